@@ -136,6 +136,8 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
 
   const heartbeat = createHeartbeat(cell, options);
   async function beat(): Promise<void> {
+    // So a leap is known to this worker if it is on duty next.
+    clockWatch.look();
     // Delivery nodes that hear this beat need not look themselves for attempts due in these regions.
     const held = shards.regions;
     if (ownership.isTrusted && held.length > 0) bus.sendBeat("worker", { nodeId, regions: held, room: 0 });

@@ -251,9 +251,30 @@ export const MUTANTS: readonly Mutant[] = [
   {
     name: "attempts of nodes that live are rescued",
     file: "shared/store/cell/nodes.ts",
-    from: "AND (coalesce(n.dead, true) OR o.started_at < $1::timestamptz)\n ORDER BY o.started_at",
-    to: "ORDER BY o.started_at",
+    from: "OR o.started_at < least(",
+    to: "OR o.started_at IS NOT NULL OR o.started_at < least(",
     caughtBy: "shared/store/cell/membership.test.ts",
+  },
+  {
+    name: "an attempt is overdue by the clock of a process that was frozen while the clock was set",
+    file: "shared/store/cell/nodes.ts",
+    from: "least($1::timestamptz, now() - $3::float8 * interval '1 ms')",
+    to: "$1::timestamptz",
+    caughtBy: "shared/store/cell/membership.test.ts",
+  },
+  {
+    name: "what is old is deleted by a clock that was set and not measured since",
+    file: "services/worker/duties/clock-watch.ts",
+    from: "isMeasured ? noted.steadySince : null",
+    to: "noted.steadySince",
+    caughtBy: "services/worker/duties/clock-watch.test.ts",
+  },
+  {
+    name: "a note of the clock takes back the later leap that another has noted",
+    file: "shared/store/cell/clock-watch.ts",
+    from: "greatest(w.steady_since, $1::timestamptz)",
+    to: "coalesce($1::timestamptz, w.steady_since)",
+    caughtBy: "services/worker/duties/clock-watch.test.ts",
   },
   {
     name: "a cancel takes a job away whose attempt is on the wire",

@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createLog } from "../../../shared/platform/log.ts";
 import { declareNodeDead } from "../../../shared/store/cell/nodes.ts";
+import type { PooledDatabase } from "../../../shared/store/database/database.ts";
 import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
+import { openTestDatabase } from "../../../test/support/database.ts";
 import { ClockWatch } from "./clock-watch.ts";
 import { purgeExpired } from "./purge.ts";
 import { retainRuns } from "./retention.ts";
@@ -13,34 +15,57 @@ const MINUTE_MS = 60_000;
 const DAY_MS = 86_400_000;
 const log = createLog({ name: "test", level: "silent" });
 
+/** Postgres' real time stands still at `fixed.time` in all sessions that begin later. */
+const FIX_TIME = `
+CREATE SCHEMA fixed;
+CREATE TABLE fixed.time (at timestamptz NOT NULL);
+INSERT INTO fixed.time VALUES (now());
+CREATE FUNCTION fixed.transaction_timestamp() RETURNS timestamptz STABLE LANGUAGE sql AS $$ SELECT at FROM fixed.time $$;
+DO $$ BEGIN
+  EXECUTE format('ALTER DATABASE %I SET search_path = fixed, pg_catalog, public', current_database());
+END $$`;
+
 describe("what deletes by time", () => {
   let store: TestStore;
+  let db: PooledDatabase;
   beforeAll(async () => {
     store = await startStore();
+    await store.query(FIX_TIME);
+    db = openTestDatabase(store.url, 1, "silent");
   });
   beforeEach(() => store.query("DELETE FROM clock_watch"));
-  afterAll(() => store.stop());
+  afterAll(async () => {
+    await db.close();
+    await store.stop();
+  });
 
-  /** A worker's two clocks, which both run; `leap` sets the database's alone. */
+  /** A worker's two clocks, which both run, and Postgres' with them; `leap` sets the database's alone. */
   function startWatch({ at = Date.now() } = {}) {
     const clocks = { database: at, own: Math.random() * DAY_MS };
     const watch = new ClockWatch({
-      db: store.db,
+      db,
       clock: { now: () => clocks.database },
       // The process's own clock begins anywhere.
       monotonic: () => clocks.own,
       log,
     });
+    /** The instant that a duty was given to delete by; null if it has to wait. */
+    async function judge() {
+      let judgedAt: number | null = null;
+      await watch.delete(async (now) => {
+        judgedAt = now;
+      });
+      return judgedAt as number | null;
+    }
     return {
       async tick(ms = 0) {
         clocks.database += ms;
         clocks.own += ms;
-        let judgedAt: number | null = null;
-        await watch.delete(async (now) => {
-          judgedAt = now;
-        });
-        return judgedAt as number | null;
+        await store.query("UPDATE fixed.time SET at = to_timestamp($1)", [clocks.database / 1_000]);
+        return judge();
       },
+      /** Judges as a process that was frozen does before it has measured the database's clock again. */
+      thaw: judge,
       leap: (ms: number) => {
         clocks.database += ms;
       },
@@ -94,6 +119,53 @@ describe("what deletes by time", () => {
     expect(await successor.tick(MINUTE_MS)).toBe(successor.at);
   });
 
+  test("waits in a process that was frozen while the clock leapt, and takes back no note of another", async () => {
+    const [frozen, seeing] = [startWatch(), startWatch()];
+    await frozen.tick();
+    for (let minute = 0; minute < 20; minute++) await seeing.tick(MINUTE_MS);
+    seeing.leap(5 * MINUTE_MS);
+    expect(await seeing.tick(MINUTE_MS)).toBeNull();
+    const leaptAt = seeing.at;
+    expect(await seeing.tick(MINUTE_MS)).toBeNull();
+    expect(await frozen.thaw()).toBeNull();
+    expect(frozen.nowIfSteadyFor(0)).toBeNull();
+    const mate = startWatch({ at: seeing.at });
+    expect(await mate.tick()).toBeNull();
+    expect(mate.nowIfSteadyFor(MINUTE_MS)).toBe(leaptAt + MINUTE_MS);
+    expect(mate.nowIfSteadyFor(MINUTE_MS + 1)).toBeNull();
+  });
+
+  test("waits in a process that was frozen while the clock was set right", async () => {
+    const frozen = startWatch();
+    await frozen.tick();
+    const right = startWatch({ at: frozen.at - 30 * DAY_MS });
+    for (let minute = 0; minute < 61; minute++) await right.tick(MINUTE_MS);
+    expect(await right.tick(MINUTE_MS)).toBe(right.at);
+    expect(await frozen.thaw()).toBeNull();
+    frozen.leap(right.at - frozen.at);
+    expect(await frozen.tick()).toBeNull();
+    for (let minute = 0; minute < 59; minute++) expect(await frozen.tick(MINUTE_MS)).toBeNull();
+    expect(await frozen.tick(MINUTE_MS)).toBe(frozen.at);
+  });
+
+  test("keeps the later of two leaps, whoever notes it first", async () => {
+    const [frozen, seeing] = [startWatch(), startWatch()];
+    for (const watch of [frozen, seeing]) {
+      await watch.tick();
+      watch.leap(MINUTE_MS);
+      // The first leap is seen by both, and one is frozen before it notes it.
+      expect(watch.nowIfSteadyFor(1)).toBeNull();
+    }
+    await seeing.tick(5 * MINUTE_MS);
+    seeing.leap(MINUTE_MS);
+    expect(await seeing.tick()).toBeNull();
+    expect(await frozen.thaw()).toBeNull();
+    const mate = startWatch({ at: seeing.at });
+    await mate.tick(MINUTE_MS);
+    expect(mate.nowIfSteadyFor(MINUTE_MS)).toBe(mate.at);
+    expect(mate.nowIfSteadyFor(MINUTE_MS + 1)).toBeNull();
+  });
+
   test("notes a leap that it saw while Postgres did not answer", async () => {
     const watch = startWatch();
     await watch.tick(MINUTE_MS);
@@ -113,6 +185,10 @@ describe("a clock that is days ahead for a minute", () => {
   beforeAll(async () => {
     store = await startStore();
     clock = await startManualClock(store.url);
+    // All of Postgres' clocks leap, since this one is no test clock of the product.
+    await store.query(
+      "CREATE FUNCTION test_clock.transaction_timestamp() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT test_clock.now()'",
+    );
   });
   afterAll(async () => {
     clock.stop();

@@ -19,7 +19,7 @@ export class ClockWatch {
   private readonly monotonic: () => number;
   /** By how much the database's clock is ahead of this process's. */
   private offsetMs: number | null = null;
-  /** The instant since which the clock has run evenly, by real time; null before the first note. */
+  /** The instant since which the clock has run evenly, by real time; null while that is not known. */
   private steadySince: number | null = null;
   /** When the last leap was seen, until it is noted. */
   private leaptAt: number | null = null;
@@ -43,7 +43,7 @@ export class ClockWatch {
     if (now !== null) await act(now);
   }
 
-  /** Reads the workers' notes if this process has not done so yet: they may let it trust the clock at once. */
+  /** Reads the workers' notes if it is not known how the clock ran: they may let this process trust it at once. */
   async noteOnce(): Promise<void> {
     if (this.steadySince === null) await this.note();
   }
@@ -53,11 +53,13 @@ export class ClockWatch {
     const leaptAt = this.leaptAt;
     this.leaptAt = null;
     try {
-      const steadySince = await noteClock(this.db, { now, leaptAt });
+      const noted = await noteClock(this.db, leaptAt);
       // If the clock has leapt again meanwhile, the note no longer holds.
       if (this.leaptAt !== null) return;
-      if (steadySince >= now) this.log.error({}, "clock.unseen");
-      this.steadySince = steadySince;
+      if (noted.steadySince >= noted.now) this.log.error({}, "clock.unseen");
+      // A process that was frozen has not measured yet how the clock was set meanwhile.
+      const isMeasured = Math.abs(noted.now - now) <= LEAP_MS;
+      this.steadySince = isMeasured ? noted.steadySince : null;
     } catch (error) {
       this.leaptAt ??= leaptAt;
       throw error;
@@ -76,7 +78,8 @@ export class ClockWatch {
     return this.steadySince === null ? 0 : Math.max(0, this.steadySince + DELETIONS_WAIT_MS - now);
   }
 
-  private look(): number {
+  /** Looks whether the clock has leapt, and answers the present instant by real time. */
+  look(): number {
     const now = realNow(this.clock);
     const offsetMs = now - this.monotonic();
     const leapMs = this.offsetMs === null ? 0 : offsetMs - this.offsetMs;

@@ -1,4 +1,4 @@
-import { type Instant, instantOrNull, numbers, readInstant, SECOND, toMs } from "./parameters.ts";
+import { type Instant, instantOrNull, numbers, SECOND, toMs } from "./parameters.ts";
 import {
   type NodeRow,
   type ShardRow,
@@ -168,14 +168,15 @@ export const clearHostLimit: Statement = (tables, _time, values) => {
   return tables.host_limits.delete(host) ? [{ host }] : [];
 };
 
-export const noteClock: Statement = (tables, _time, values) => {
-  const [seenAt, leaptAt] = [readInstant(values[0]), instantOrNull(values[1])];
+export const noteClock: Statement = (tables, { now }, values) => {
+  const leaptAt = instantOrNull(values[0]);
   const before = tables.clock_watch;
-  const isSteady = before !== null && seenAt >= before.seen_at - LEAP && seenAt <= before.seen_at + UNSEEN;
-  const unseen = before === null ? Number.NEGATIVE_INFINITY : isSteady ? before.steady_since : seenAt;
-  const steady_since = leaptAt ?? unseen;
-  tables.clock_watch = { seen_at: seenAt, steady_since };
-  return [{ steady_since: toMs(steady_since) }];
+  const isSteady = before !== null && now >= before.seen_at - LEAP && now <= before.seen_at + UNSEEN;
+  const known = isSteady ? before.steady_since : Number.NEGATIVE_INFINITY;
+  const began = before === null || isSteady ? Math.max(known, leaptAt ?? known) : (leaptAt ?? now);
+  const steady_since = Math.min(now, began);
+  tables.clock_watch = { seen_at: now, steady_since };
+  return [{ now: toMs(now), steady_since: toMs(steady_since) }];
 };
 
 export const listMiscountedFlows: Statement = (tables) =>

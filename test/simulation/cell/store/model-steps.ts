@@ -367,8 +367,8 @@ export class ModelSteps {
     const { random } = this;
     const now = Math.floor(this.nowMs);
     const leaptAt = random.chance(0.3) ? now - random.below(100_000) : null;
-    const seen = now + random.pick([0, 0, -20_000, 700_000]);
-    return (db) => noteClock(db, { now: seen, leaptAt });
+    const aheadMs = random.pick([0, 0, 80_000, 700_000]);
+    return (db) => noteClock(db, leaptAt === null ? null : leaptAt + aheadMs);
   }
 
   claimOfDeliveries(): Ask | null {
