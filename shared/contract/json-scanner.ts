@@ -54,15 +54,13 @@ const NAME_STRING = 7;
 /** The scanner is within a long number. */
 const WORD = 8;
 
-/** The words for what JSON must have next, by the scanner's state. */
+/** The words for what JSON must have next, by the scanner's state. In a string that is a closing quote. */
 const EXPECTED: Readonly<Record<number, string>> = {
   [VALUE]: "a value",
   [VALUE_OR_END]: "a value or ]",
   [NAME]: "a name in double quotes",
   [NAME_OR_END]: "a name in double quotes or }",
   [NAME_END]: "a colon",
-  [STRING]: "a closing quote",
-  [NAME_STRING]: "a closing quote",
 };
 
 /**
@@ -324,7 +322,7 @@ export class JsonScanner {
 
   private notJson(): NotJson {
     const { state, depth } = this;
-    if (state !== COMMA_OR_END) return new NotJson(this.at, EXPECTED[state] ?? "JSON");
+    if (state !== COMMA_OR_END) return new NotJson(this.at, EXPECTED[state] ?? "a closing quote");
     const end = this.isObject[depth] ? "}" : "]";
     return new NotJson(this.at, depth === 0 ? "the end" : `a comma or ${end}`);
   }
