@@ -1,8 +1,9 @@
 import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import net from "node:net";
+import { RevealedWebhook } from "../../shared/contract/webhook.ts";
 import { Figures } from "../../shared/domain/insights/figures.ts";
 import { Hosts } from "../../shared/domain/insights/hosts.ts";
-import { startTestGateway, type TestGateway, type TestProject } from "../support/gateway.ts";
+import { readAs, startTestGateway, type TestGateway, type TestProject } from "../support/gateway.ts";
 
 setDefaultTimeout(120_000);
 
@@ -19,7 +20,10 @@ let after: (name: string, projectNo: number) => void;
 let gateway: TestGateway;
 let flooders: TestProject[];
 let neighbour: TestProject;
+/** The endpoint of each project, by the project's number. */
+const endpoints = new Map<number, string>();
 beforeAll(async () => {
+  rest();
   gateway = await startTestGateway({
     async run(act, name, first) {
       if (typeof first !== "number") return act();
@@ -31,8 +35,14 @@ beforeAll(async () => {
   });
   flooders = await Promise.all(Array.from({ length: FLOODING_PROJECTS }, () => gateway.addProject("scale")));
   neighbour = await gateway.addProject("scale");
+  for (const { no, production: key } of [...flooders, neighbour]) {
+    const body = { url: "https://example.com/hook", events: ["job.failed"] };
+    endpoints.set(
+      no,
+      readAs(RevealedWebhook, await gateway.call("POST", "/v2/webhooks", { key, body }), 201).id,
+    );
+  }
 });
-beforeAll(rest);
 afterEach(rest);
 afterAll(() => gateway.stop());
 
@@ -66,6 +76,8 @@ async function passBehind({ production: key }: TestProject): Promise<void> {
   expect((await gateway.call("GET", "/v2/nothing", { key })).status).toBe(404);
 }
 
+const pathOf = ({ no }: TestProject, path: string) => path.replace("{own endpoint}", endpoints.get(no) ?? "");
+
 /** The dearest reads, and the statement of each that gets the project as its first value. */
 const READS = [
   ["/v2/jobs?limit=200", "list_jobs_any"],
@@ -75,6 +87,10 @@ const READS = [
   ["/v2/flows?limit=200", "list_flow_keys"],
   ["/v2/hosts?limit=200", "list_target_hosts"],
   ["/v2/project/insights?period=30d", "find_insights"],
+  ["/v2/runs?limit=200", "list_runs"],
+  ["/v2/runs?job_id=job_01arz3ndektsv4rrffq69g5fav&limit=200", "list_runs_of_job"],
+  ["/v2/bulk?limit=200", "list_bulk"],
+  ["/v2/webhooks/{own endpoint}/deliveries?limit=200", "list_deliveries"],
 ] as const;
 
 describe("of many that read at once, each project has its turn at Postgres", () => {
@@ -90,10 +106,10 @@ describe("of many that read at once, each project has its turn at Postgres", () 
       };
 
       const floods = await Promise.all(
-        flooders.map(({ production }) => flood(production, path, READS_OF_A_PROJECT)),
+        flooders.map((flooder) => flood(flooder.production, pathOf(flooder, path), READS_OF_A_PROJECT)),
       );
       await Promise.all(flooders.map(passBehind));
-      const asked = gateway.call("GET", path, { key: neighbour.production });
+      const asked = gateway.call("GET", pathOf(neighbour, path), { key: neighbour.production });
       await passBehind(neighbour);
       // The begun reads and one more of each project end now. The others stay in Postgres until the neighbour is answered.
       passCount = begunCount + FLOODING_PROJECTS;
