@@ -1,18 +1,25 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createLog } from "../../../shared/platform/log.ts";
+import type { Cell } from "../../../shared/process/cell.ts";
 import { declareNodeDead } from "../../../shared/store/cell/nodes.ts";
 import type { PooledDatabase } from "../../../shared/store/database/database.ts";
 import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { ClockWatch } from "./clock-watch.ts";
-import { purgeExpired } from "./purge.ts";
-import { retainRuns } from "./retention.ts";
+import { listDuties } from "./duties.ts";
+import { createInsights } from "./insights.ts";
 
 setDefaultTimeout(60_000);
 
 const MINUTE_MS = 60_000;
 const DAY_MS = 86_400_000;
+const RESCUE_OPTIONS = {
+  attemptTimeoutMs: MINUTE_MS,
+  webhookTimeoutMs: MINUTE_MS,
+  webhookRetryScale: 1,
+  isProvedDead: () => false,
+};
 const log = createLog({ name: "test", level: "silent" });
 
 /** Postgres' real time stands still at `fixed.time` in all sessions that begin later. */
@@ -202,10 +209,11 @@ describe("a clock that is days ahead for a minute", () => {
            ARRAY (SELECT inhrelid::regclass::text FROM pg_inherits
                    WHERE inhparent = ANY ('{runs_hobby,runs_pro,runs_scale,runs_enterprise}'::regclass[]) ORDER BY 1) AS tables`;
 
-  /** A turn of both duties, as the worker gives them. */
+  /** A turn of both duties that delete. */
   async function doDuties(watch: ClockWatch): Promise<void> {
-    await watch.delete((now) => purgeExpired(store.db, now));
-    await watch.delete((now) => retainRuns(store.db, { now, log }));
+    const duties = listDuties(RESCUE_OPTIONS, watch, createInsights());
+    for (const { name, run } of duties)
+      if (name === "purge" || name === "retention") await run({ db: store.db, log } as Cell);
   }
   const startWatch = () => new ClockWatch({ db: store.db, clock, log, monotonic: () => performance.now() });
 
@@ -229,6 +237,7 @@ describe("a clock that is days ahead for a minute", () => {
     const watch = startWatch();
     await doDuties(watch);
     const facts = await store.query(FACTS);
+    expect(facts).toMatchObject([{ keys: 1, firings: 1, deliveries: 1, events: 1, nodes: 2 }]);
     await clock.leapTo(clock.now() + 400 * DAY_MS);
     for (const judge of [watch, startWatch()]) await doDuties(judge);
     expect(await store.query(FACTS)).toEqual(facts);
