@@ -1,11 +1,20 @@
-import { afterEach, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import {
+  afterAll,
+  afterEach,
+  beforeAll,
+  beforeEach,
+  describe,
+  expect,
+  setDefaultTimeout,
+  test,
+} from "bun:test";
 import fc from "fast-check";
 import type pg from "pg";
 import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
 import { keyCause } from "../../../test/support/cause.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
-import { createJobs } from "../resources/job-creation.ts";
+import { createJobs, type JobToCreate } from "../resources/job-creation.ts";
 import { retryRun } from "../resources/jobs-by-hand.ts";
 import { countMonthRuns, countUsage } from "../resources/projects.ts";
 import {
@@ -28,6 +37,8 @@ let way: Way;
 let clock: ManualClock;
 let nodeId: number;
 let project: ProjectNo;
+/** What the test's jobs have of their own. */
+let wish: Partial<JobToCreate> = {};
 /** The first instant of the next month, or of the one after if that is less than two minutes away. */
 let rolloverAt: number;
 
@@ -66,7 +77,7 @@ const within = (session: pg.Client): Pick<Database, "run"> => ({
   run: async (name, text, values) => (await session.query({ name, text, values })).rows,
 });
 
-const claim = async (count: number) => claimJobs(await store.addJobs(project, count));
+const claim = async (count: number) => claimJobs(await store.addJobs(project, count, wish));
 const claimJobs = (jobs: string[], db: Pick<Database, "run"> = store.db) =>
   way.claim(
     db as Database,
@@ -93,14 +104,26 @@ async function expectCounts(counts: { before: number; after: number }) {
   }
 }
 
-describe.each(WAYS)("at the month's end, %s", (_name, theirs) => {
+const JOBS: [name: string, wish: Partial<JobToCreate>][] = [
+  ["ordinary jobs", {}],
+  ["jobs of a flow key", { flow: { key: "a", concurrency: 1_000 } }],
+];
+const WAYS_OF_JOBS = JOBS.flatMap(([jobs, theirs]) =>
+  WAYS.map(([name, each]) => [`${jobs}, ${name}`, each, theirs] as const),
+);
+
+describe.each(WAYS_OF_JOBS)("at the month's end, %s", (_name, theirs, ofJobs) => {
   beforeAll(() => {
     way = theirs;
+    wish = ofJobs;
+  });
+  afterAll(() => {
+    wish = {};
   });
 
   test("a claim that waited for the flow over midnight counts in the month that has begun", async () => {
     expect(grantedCount(await claim(3))).toBe(3);
-    const jobs = await store.addJobs(project, 6);
+    const jobs = await store.addJobs(project, 6, wish);
     const mate = await lockFlow();
     const waiting = claim(8);
     await store.untilBlocked();
@@ -115,7 +138,7 @@ describe.each(WAYS)("at the month's end, %s", (_name, theirs) => {
   });
 
   test("a claim that waited over midnight for a flow of the month before counts in the new one as well", async () => {
-    const jobs = await store.addJobs(project, QUOTA + 2);
+    const jobs = await store.addJobs(project, QUOTA + 2, wish);
     expect(grantedCount(await claim(QUOTA))).toBe(QUOTA);
     const mate = await lockFlow();
     const waiting = claimJobs(jobs);
@@ -130,7 +153,7 @@ describe.each(WAYS)("at the month's end, %s", (_name, theirs) => {
   });
 
   test("a manual retry that waited for the flow over midnight counts in the month that has begun", async () => {
-    const [jobId = ""] = await store.addJobs(project, 1);
+    const [jobId = ""] = await store.addJobs(project, 1, wish);
     const attempt = await store.start(nodeId, project, jobId);
     await way.settle(store.db, [settlementOf(attempt, failedWith("over"))]);
     const retry = () =>
@@ -141,7 +164,7 @@ describe.each(WAYS)("at the month's end, %s", (_name, theirs) => {
         store.newRunId(),
         keyCause(),
       );
-    const jobs = await store.addJobs(project, QUOTA - 1);
+    const jobs = await store.addJobs(project, QUOTA - 1, wish);
     const mate = await lockFlow();
     const waiting = retry();
     await store.untilBlocked();
@@ -154,11 +177,11 @@ describe.each(WAYS)("at the month's end, %s", (_name, theirs) => {
   });
 
   test("a manual retry that waited over midnight is refused where the new month is used up", async () => {
-    const [jobId = ""] = await store.addJobs(project, 1);
+    const [jobId = ""] = await store.addJobs(project, 1, wish);
     const attempt = await store.start(nodeId, project, jobId);
     await way.settle(store.db, [settlementOf(attempt, failedWith("over"))]);
     const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
-    const jobs = await store.addJobs(project, QUOTA);
+    const jobs = await store.addJobs(project, QUOTA, wish);
     const mate = await lockFlow();
     const waiting = retryRun(store.db, scope, attempt.granted.runId, store.newRunId(), keyCause());
     await store.untilBlocked();
