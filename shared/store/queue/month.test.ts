@@ -26,6 +26,7 @@ import {
   WAYS,
   type Way,
 } from "../test-support.ts";
+import { claimKeyed } from "./claim-keyed.ts";
 
 setDefaultTimeout(60_000);
 
@@ -191,6 +192,18 @@ describe.each(WAYS_OF_JOBS)("at the month's end, %s", (_name, theirs, ofJobs) =>
     expect(await waiting).toEqual({ kind: "quota_exceeded" });
     await expectCounts({ before: 1, after: QUOTA });
   });
+});
+
+test("the short way of jobs with a flow key waits over midnight, and counts in the month that has begun", async () => {
+  const jobs = await store.addJobs(project, 3, { flow: { key: "a", concurrency: 1_000 } });
+  const claims = jobs.map((job) => store.claimOf(project, job));
+  const mate = await lockFlow();
+  const waiting = claimKeyed(store.db, nodeId, claims);
+  await store.untilBlocked();
+  await clock.leapTo(rolloverAt + MINUTE_MS);
+  await mate.query("COMMIT");
+  expect((await waiting).map((attempt) => attempt?.jobId)).toEqual(jobs);
+  await expectCounts({ before: 0, after: 3 });
 });
 
 test.each(WAYS)(
