@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import fc from "fast-check";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { rendezvousOwner } from "../../shared/domain/shard.ts";
-import { startClock } from "../../shared/platform/clock.ts";
+import { type Clock, startClock } from "../../shared/platform/clock.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
@@ -50,7 +50,7 @@ async function ownersNow(): Promise<Map<number, number>> {
 }
 
 /** A worker of this process that can be cut off from Postgres, as by a kill or a broken network. */
-async function startWorkerOn(leaseMs = LEASE_MS) {
+async function startWorkerOn(leaseMs = LEASE_MS, ofWorker: Clock = clock) {
   const nodeId = await joinWorker();
   let isCut = false;
   const db: Database = {
@@ -59,7 +59,7 @@ async function startWorkerOn(leaseMs = LEASE_MS) {
       isCut ? Promise.reject(new StoreUnavailable("cut off")) : store.db.run(name, text, values),
   };
   const bus = createInProcessBus(log);
-  const cell = { db, bus, clock, log, metrics: createMetrics(), traces: NO_TRACES };
+  const cell = { db, bus, clock: ofWorker, log, metrics: createMetrics(), traces: NO_TRACES };
   const worker = await startWorker(cell, {
     nodeId,
     regions: ["us-east"],
@@ -84,6 +84,21 @@ async function startWorkerOn(leaseMs = LEASE_MS) {
     },
   };
 }
+
+test("a worker that owns no shard notes that the clock has leapt", async () => {
+  const owner = await joinWorker();
+  await createShards(store.db, ["us-east"], SHARDS);
+  await store.query("UPDATE shards SET owner = $1, lease_until = now() + interval '1 h'", [owner]);
+  let leaptMs = 0;
+  const worker = await startWorkerOn(LEASE_MS, { now: () => clock.now() + leaptMs, stop: () => undefined });
+  leaptMs = 3_600_000;
+  await until(
+    async () => (await store.query("SELECT FROM clock_watch WHERE isfinite(steady_since)")).length === 1,
+  );
+  expect((await ownersNow()).get(owner)).toBe(SHARDS);
+  await worker.stop();
+  await store.query("UPDATE shards SET lease_until = now()");
+});
 
 /** Repeats a trial until it took less than `timeMs`: the stopwatch does not see when the machine holds up Postgres. */
 const untilWithin = (timeMs: number, trial: () => Promise<number>) =>

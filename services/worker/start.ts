@@ -36,6 +36,7 @@ export interface WorkerOptions extends RescueOptions {
 
 /** A delivery node that hears no worker for 2 s takes the bus for silent. */
 const BEAT_EVERY_MS = 500;
+const CLOCK_EVERY_MS = 1_000;
 const SWEEP_EVERY_MS = 1_000;
 const LOOK_EVERY_MS = 1_000;
 const LOOK_BACK_EVERY_MS = 60_000;
@@ -136,8 +137,6 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
 
   const heartbeat = createHeartbeat(cell, options);
   async function beat(): Promise<void> {
-    // So a leap is known to this worker if it is on duty next.
-    clockWatch.look();
     // Delivery nodes that hear this beat need not look themselves for attempts due in these regions.
     const held = shards.regions;
     if (ownership.isTrusted && held.length > 0) bus.sendBeat("worker", { nodeId, regions: held, room: 0 });
@@ -172,6 +171,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
   const loops = [
     repeat("beat", BEAT_EVERY_MS, beat, log),
     repeat("ownership", ownershipEveryMs, () => ownership.tick(), log),
+    repeat("clock", CLOCK_EVERY_MS, () => clockWatch.watch(), log),
     ...listDuties(options, clockWatch, rollUp).map(({ name, everyMs, run }) =>
       repeat(name, everyMs, async () => void (isOnDuty() && (await run(cell))), log),
     ),

@@ -18,7 +18,7 @@ let clock: ManualClock;
 beforeAll(async () => {
   cell = await startCell({
     async startClock(url) {
-      clock = await startManualClock(url);
+      clock = await startManualClock(url, { isReal: true });
       return clock;
     },
   });

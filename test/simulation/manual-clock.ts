@@ -8,16 +8,24 @@ export interface ManualClock extends Clock {
   leapTo(at: number): Promise<void>;
 }
 
+const LEAP_REAL_TIME = `
+CREATE FUNCTION test_clock.transaction_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT test_clock.now()'`;
+
 /**
  * Replaces the clock of a database. Functions that come before the catalogue's in the search path add the leaps to the
- * time of every statement, in all sessions that begin from now on.
+ * time of every statement, in all sessions that begin from now on. With `isReal` the time of leases and of the clock's watch
+ * leaps too (REAL_NOW), as when the machine's clock is set.
  */
-export async function startManualClock(url: string): Promise<ManualClock> {
+export async function startManualClock(
+  url: string,
+  { isReal = false }: { isReal?: boolean } = {},
+): Promise<ManualClock> {
   const client = new pg.Client({ connectionString: url });
   // The database is dropped while this client is connected.
   client.on("error", () => undefined);
   await client.connect();
   await client.query(INSTALL_TEST_CLOCK);
+  if (isReal) await client.query(LEAP_REAL_TIME);
   const clock = await startClock(async () => {
     const { rows } = await client.query(
       "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::float8 AS at",

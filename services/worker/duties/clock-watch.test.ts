@@ -46,6 +46,8 @@ describe("what deletes by time", () => {
     await store.stop();
   });
 
+  const setTime = (at: number) => store.query("UPDATE fixed.time SET at = to_timestamp($1)", [at / 1_000]);
+
   /** A worker's two clocks, which both run, and Postgres' with them; `leap` sets the database's alone. */
   function startWatch({ at = Date.now() } = {}) {
     const clocks = { database: at, own: Math.random() * DAY_MS };
@@ -64,15 +66,21 @@ describe("what deletes by time", () => {
       });
       return judgedAt as number | null;
     }
+    function run(ms: number) {
+      clocks.database += ms;
+      clocks.own += ms;
+    }
     return {
       async tick(ms = 0) {
-        clocks.database += ms;
-        clocks.own += ms;
-        await store.query("UPDATE fixed.time SET at = to_timestamp($1)", [clocks.database / 1_000]);
+        run(ms);
+        await setTime(clocks.database);
         return judge();
       },
-      /** Judges as a process that was frozen does before it has measured the database's clock again. */
-      thaw: judge,
+      /** Judges as a process that was frozen for `ms` does before it has measured the database's clock again. */
+      thaw(ms: number) {
+        run(ms);
+        return judge();
+      },
       leap: (ms: number) => {
         clocks.database += ms;
       },
@@ -104,6 +112,7 @@ describe("what deletes by time", () => {
       watch.leap(ms);
       expect(watch.nowIfSteadyFor(0)).toBe(watch.at);
       expect(watch.nowIfSteadyFor(1)).toBeNull();
+      expect(await watch.tick()).toBeNull();
       for (let minute = 0; minute < 60; minute++) expect(await watch.tick(MINUTE_MS - 1)).toBeNull();
       expect(watch.waitMs()).toBeWithin(1, MINUTE_MS);
       expect(await watch.tick(MINUTE_MS)).toBe(watch.at);
@@ -128,13 +137,13 @@ describe("what deletes by time", () => {
 
   test("waits in a process that was frozen while the clock leapt, and takes back no note of another", async () => {
     const [frozen, seeing] = [startWatch(), startWatch()];
-    await frozen.tick();
+    for (const watch of [frozen, seeing]) await watch.tick();
     for (let minute = 0; minute < 20; minute++) await seeing.tick(MINUTE_MS);
-    seeing.leap(5 * MINUTE_MS);
+    seeing.leap(15_000);
     expect(await seeing.tick(MINUTE_MS)).toBeNull();
     const leaptAt = seeing.at;
     expect(await seeing.tick(MINUTE_MS)).toBeNull();
-    expect(await frozen.thaw()).toBeNull();
+    expect(await frozen.thaw(22 * MINUTE_MS)).toBeNull();
     expect(frozen.nowIfSteadyFor(0)).toBeNull();
     const mate = startWatch({ at: seeing.at });
     expect(await mate.tick()).toBeNull();
@@ -148,7 +157,7 @@ describe("what deletes by time", () => {
     const right = startWatch({ at: frozen.at - 30 * DAY_MS });
     for (let minute = 0; minute < 61; minute++) await right.tick(MINUTE_MS);
     expect(await right.tick(MINUTE_MS)).toBe(right.at);
-    expect(await frozen.thaw()).toBeNull();
+    expect(await frozen.thaw(62 * MINUTE_MS)).toBeNull();
     frozen.leap(right.at - frozen.at);
     expect(await frozen.tick()).toBeNull();
     for (let minute = 0; minute < 59; minute++) expect(await frozen.tick(MINUTE_MS)).toBeNull();
@@ -166,11 +175,24 @@ describe("what deletes by time", () => {
     await seeing.tick(5 * MINUTE_MS);
     seeing.leap(MINUTE_MS);
     expect(await seeing.tick()).toBeNull();
-    expect(await frozen.thaw()).toBeNull();
+    expect(await frozen.thaw(5 * MINUTE_MS)).toBeNull();
     const mate = startWatch({ at: seeing.at });
     await mate.tick(MINUTE_MS);
     expect(mate.nowIfSteadyFor(MINUTE_MS)).toBe(mate.at);
     expect(mate.nowIfSteadyFor(MINUTE_MS + 1)).toBeNull();
+  });
+
+  test("waits in a process that begins after a leap that one with an older leap in mind has not seen", async () => {
+    const older = startWatch();
+    await older.tick();
+    older.leap(MINUTE_MS);
+    for (let minute = 0; minute < 60; minute++) expect(await older.tick(MINUTE_MS)).toBeNull();
+    expect(await older.tick(MINUTE_MS)).toBe(older.at);
+    const begun = startWatch({ at: older.at + 30 * DAY_MS });
+    await setTime(begun.at);
+    expect(await older.thaw(0)).toBeNull();
+    for (let minute = 0; minute < 59; minute++) expect(await begun.tick(MINUTE_MS)).toBeNull();
+    expect(await begun.tick(MINUTE_MS)).toBe(begun.at);
   });
 
   test("notes a leap that it saw while Postgres did not answer", async () => {
@@ -191,11 +213,7 @@ describe("a clock that is days ahead for a minute", () => {
   let clock: ManualClock;
   beforeAll(async () => {
     store = await startStore();
-    clock = await startManualClock(store.url);
-    // All of Postgres' clocks leap, since this one is no test clock of the product.
-    await store.query(
-      "CREATE FUNCTION test_clock.transaction_timestamp() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT test_clock.now()'",
-    );
+    clock = await startManualClock(store.url, { isReal: true });
   });
   afterAll(async () => {
     clock.stop();

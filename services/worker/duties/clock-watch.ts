@@ -21,8 +21,10 @@ export class ClockWatch {
   private offsetMs: number | null = null;
   /** The instant since which the clock has run evenly, by real time; null while that is not known. */
   private steadySince: number | null = null;
-  /** When the last leap was seen, until it is noted. */
+  /** When this process last saw a leap; null if it has seen none. */
   private leaptAt: number | null = null;
+  /** Whether that leap is noted for other processes. */
+  private isNoted = true;
 
   constructor(options: {
     db: Database;
@@ -34,6 +36,12 @@ export class ClockWatch {
     this.clock = options.clock;
     this.log = options.log;
     this.monotonic = options.monotonic ?? (() => performance.now());
+  }
+
+  /** Looks for a leap, and notes it for the other workers at once: the next one on duty may begin after it. */
+  async watch(): Promise<void> {
+    this.look();
+    if (!this.isNoted) await this.note();
   }
 
   /** Calls `act`, which deletes, with the present instant if the clock has run evenly for long enough. */
@@ -50,20 +58,15 @@ export class ClockWatch {
 
   private async note(): Promise<void> {
     const now = this.look();
-    const leaptAt = this.leaptAt;
-    this.leaptAt = null;
-    try {
-      const noted = await noteClock(this.db, leaptAt);
-      // If the clock has leapt again meanwhile, the note no longer holds.
-      if (this.leaptAt !== null) return;
-      if (noted.steadySince >= noted.now) this.log.error({}, "clock.unseen");
-      // A process that was frozen has not measured yet how the clock was set meanwhile.
-      const isMeasured = Math.abs(noted.now - now) <= LEAP_MS;
-      this.steadySince = isMeasured ? noted.steadySince : null;
-    } catch (error) {
-      this.leaptAt ??= leaptAt;
-      throw error;
-    }
+    const { leaptAt } = this;
+    const noted = await noteClock(this.db, leaptAt);
+    // If the clock has leapt again meanwhile, the note no longer holds.
+    if (this.leaptAt !== leaptAt) return;
+    if (this.isNoted && noted.steadySince >= noted.now) this.log.error({}, "clock.unseen");
+    this.isNoted = true;
+    // A process that was frozen has not measured yet how the clock was set meanwhile.
+    const isMeasured = Math.abs(noted.now - now) <= LEAP_MS;
+    this.steadySince = isMeasured ? noted.steadySince : null;
   }
 
   /** The present instant, or null if the clock has not run evenly for so long. */
@@ -78,8 +81,8 @@ export class ClockWatch {
     return this.steadySince === null ? 0 : Math.max(0, this.steadySince + DELETIONS_WAIT_MS - now);
   }
 
-  /** Looks whether the clock has leapt, and answers the present instant by real time. */
-  look(): number {
+  /** The present instant by real time. Looks whether the clock has leapt. */
+  private look(): number {
     const now = realNow(this.clock);
     const offsetMs = now - this.monotonic();
     const leapMs = this.offsetMs === null ? 0 : offsetMs - this.offsetMs;
@@ -88,6 +91,7 @@ export class ClockWatch {
       this.log.error({ leapMs: Math.round(leapMs) }, "clock.leapt");
       this.steadySince = now;
       this.leaptAt = now;
+      this.isNoted = false;
     }
     return now;
   }

@@ -14,9 +14,9 @@ export interface ClockNote {
 
 /**
  * Notes the database's time for the next caller: a process cannot know how the clock ran before the process began. The
- * present run without a leap began with the last leap that this caller (`leaptAt`) or one before it has seen, or begins
- * now if the clock has leapt between the last note of any caller and this one. Postgres reads its own clock, so a caller
- * that was frozen while the clock leapt takes no note back.
+ * present run without a leap began with the last leap that this caller (`leaptAt`) or one before it has seen. It begins
+ * now if Postgres' clock is further from the last note of any caller than it can have run. Postgres reads its own clock,
+ * so a caller that was frozen while the clock leapt takes no note back.
  */
 export async function noteClock(db: Database, leaptAt: number | null): Promise<ClockNote> {
   const values = [leaptAt === null ? null : new Date(leaptAt).toISOString()];
@@ -29,8 +29,6 @@ const NOTE = `
 INSERT INTO clock_watch AS w (seen_at, steady_since) VALUES (${REAL_NOW}, least(${REAL_NOW}, coalesce($1::timestamptz, '-infinity')))
     ON CONFLICT (one) DO UPDATE
    SET seen_at = excluded.seen_at,
-       steady_since = least(excluded.seen_at,
-                            CASE WHEN excluded.seen_at BETWEEN w.seen_at - interval '${LEAP_MS} ms' AND w.seen_at + interval '${UNSEEN_MS} ms'
-                                 THEN greatest(w.steady_since, $1::timestamptz)
-                                 ELSE coalesce($1::timestamptz, excluded.seen_at) END)
+       steady_since = CASE WHEN excluded.seen_at BETWEEN w.seen_at - interval '${LEAP_MS} ms' AND w.seen_at + interval '${UNSEEN_MS} ms'
+                           THEN least(excluded.seen_at, greatest(w.steady_since, $1::timestamptz)) ELSE excluded.seen_at END
 RETURNING ${epochMs("seen_at")} AS now, ${epochMs("steady_since")} AS steady_since`;

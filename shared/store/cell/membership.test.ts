@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { idToUuid } from "../../domain/ids.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { settlementOf, startStore, type TestStore } from "../test-support.ts";
+import { noteClock } from "./clock-watch.ts";
 import { joinCell, NameTaken } from "./membership.ts";
 import { beatNode, declareNodeDead, findLivingNode, listLostAttempts, listNodes } from "./nodes.ts";
 
@@ -107,6 +108,7 @@ describe("listLostAttempts", () => {
       [project, idToUuid(unsent)],
     );
     await declareNodeDead(store.db, dead);
+    await noteClock(store.db, null);
     const afterMs = 1_800_000;
     const began = { beganBefore: Date.now() - afterMs, afterMs };
     const lost = await listLostAttempts(store.db, began, 10);
@@ -122,6 +124,9 @@ describe("listLostAttempts", () => {
     );
     const behind = await listLostAttempts(store.db, { ...began, beganBefore: Date.now() - 86_400_000 }, 10);
     expect(behind.map(({ jobId }) => jobId)).toEqual([a]);
+    // None is overdue by a clock that has leapt since, for whoever has not seen the leap.
+    await noteClock(store.db, Date.now());
+    expect((await listLostAttempts(store.db, began, 10)).map(({ jobId }) => jobId)).toEqual([a]);
     await settleAttempts(
       store.db,
       [ofDead, overdue, young].map((attempt) => settlementOf(attempt)),

@@ -147,10 +147,10 @@ export interface LostAttempt {
 }
 
 /**
- * Attempts that are past their deadline: they began before `beganBefore` (milliseconds since 1970; -Infinity for none)
- * and more than `afterMs` ago. The caller knows `beganBefore` by its estimate of the database's clock, and Postgres
- * judges `afterMs`. So a clock that has been set, ahead or back, makes no attempt overdue for a caller that has not yet
- * measured it.
+ * Attempts that are past their deadline: they began before `beganBefore` (milliseconds since 1970; -Infinity for none),
+ * by the caller's estimate of the database's clock, and more than `afterMs` ago, by Postgres' own clock, which has run
+ * evenly for as long (clock-watch.ts). So a clock that has been set, ahead or back, makes no attempt overdue for a
+ * caller that has not measured it.
  */
 export interface Overdue {
   beganBefore: number;
@@ -184,8 +184,9 @@ const lostValues = ({ beganBefore, afterMs }: Overdue, limit: number) => [
   afterMs,
 ];
 
-const IS_LOST =
-  "(coalesce(n.dead, true) OR o.started_at < least($1::timestamptz, now() - $3::float8 * interval '1 ms'))";
+const AFTER = "$3::float8 * interval '1 ms'";
+const IS_LOST = `(coalesce(n.dead, true) OR (o.started_at < least($1::timestamptz, now() - ${AFTER})
+                                             AND (SELECT steady_since <= ${REAL_NOW} - ${AFTER} FROM clock_watch)))`;
 
 const LOST = `
 SELECT o.project_no, o.environment, o.region, l.shard, o.job_id, o.run_id, o.attempt, o.attempts_allowed,

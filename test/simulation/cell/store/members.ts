@@ -172,9 +172,8 @@ export const noteClock: Statement = (tables, { now }, values) => {
   const leaptAt = instantOrNull(values[0]);
   const before = tables.clock_watch;
   const isSteady = before !== null && now >= before.seen_at - LEAP && now <= before.seen_at + UNSEEN;
-  const known = isSteady ? before.steady_since : Number.NEGATIVE_INFINITY;
-  const began = before === null || isSteady ? Math.max(known, leaptAt ?? known) : (leaptAt ?? now);
-  const steady_since = Math.min(now, began);
+  const known = before === null ? Number.NEGATIVE_INFINITY : isSteady ? before.steady_since : now;
+  const steady_since = Math.min(now, Math.max(known, leaptAt ?? known));
   tables.clock_watch = { seen_at: now, steady_since };
   return [{ now: toMs(now), steady_since: toMs(steady_since) }];
 };

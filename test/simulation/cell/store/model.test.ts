@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import pg from "pg";
 import { ApiError } from "../../../../shared/domain/errors.ts";
+import { noteClock } from "../../../../shared/store/cell/clock-watch.ts";
 import type { Database, PooledDatabase } from "../../../../shared/store/database/database.ts";
 import { NodeDeclaredDead } from "../../../../shared/store/queue/claim.ts";
 import { startStore, type TestStore } from "../../../../shared/store/test-support.ts";
@@ -129,6 +130,23 @@ const NOT_COMPARED = [
   "change_webhook",
   "find_insight_progress",
 ];
+
+test("the model notes the clock as Postgres does, whatever lies between two notes", async () => {
+  const random = new Random(firstSeed, "clock");
+  const tables = firstRows(makePlan(firstSeed), random);
+  tables.clock_watch = null;
+  await insertRows(store, tables);
+  const model = databaseOf(tables);
+  let now = Date.UTC(2027, 0, 1) * 1_000;
+  for (let note = 0; note < 200; note++) {
+    now += random.pick([0, 1, -9, -11, 599, 601]) * SECOND;
+    await setTime(now, now);
+    const leaptAt = now / 1_000 + random.pick([-700_000, -5_000, 5_000]);
+    const noted = random.chance(0.5) ? leaptAt : null;
+    expect(await noteClock(model, noted)).toEqual(await noteClock(postgres, noted));
+    expect((await readPostgres(store)).clock_watch).toEqual(readModel(tables).clock_watch);
+  }
+});
 
 test("every statement of the model was compared", () => {
   expect(Object.keys(STATEMENTS).filter((name) => !asked.has(name))).toEqual(NOT_COMPARED);

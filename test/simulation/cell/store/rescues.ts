@@ -6,11 +6,18 @@ import { laneKey, type Place, type Statement, type Tables } from "./tables.ts";
 
 const shardOf = (tables: Tables, row: Place) => tables.lanes.get(laneKey(row))?.shard ?? null;
 
-const overdueBefore = (now: Instant, [beganBefore, , afterMs]: readonly unknown[]): Instant =>
-  Math.min(readInstant(beganBefore), now - fromMs(Number(afterMs)));
+function overdueBefore(
+  { clock_watch }: Tables,
+  now: Instant,
+  [beganBefore, , afterMs]: readonly unknown[],
+): Instant {
+  const after = fromMs(Number(afterMs));
+  const isSteady = clock_watch !== null && clock_watch.steady_since <= now - after;
+  return isSteady ? Math.min(readInstant(beganBefore), now - after) : Number.NEGATIVE_INFINITY;
+}
 
 export const listLost: Statement = (tables, { now }, values) =>
-  lostRows(tables, tables.open_jobs.values(), overdueBefore(now, values))
+  lostRows(tables, tables.open_jobs.values(), overdueBefore(tables, now, values))
     .slice(0, Number(values[1]))
     .map(({ row, nodeDead }) => ({
       project_no: row.project_no,
@@ -26,7 +33,7 @@ export const listLost: Statement = (tables, { now }, values) =>
     }));
 
 export const listLostDeliveries: Statement = (tables, { now }, values) =>
-  lostRows(tables, tables.open_deliveries.values(), overdueBefore(now, values))
+  lostRows(tables, tables.open_deliveries.values(), overdueBefore(tables, now, values))
     .slice(0, Number(values[1]))
     .map(({ row, nodeDead }) => ({
       project_no: row.project_no,
