@@ -86,10 +86,11 @@ export class ReplicatedPostgres {
   private async begin(): Promise<void> {
     const { primary } = this;
     await makeCluster(primary.home, primary.data, this.binaries, this.account);
-    // The primary keeps the log that a standby asks for after it was away for a while.
+    // The primary keeps the log that a standby asks for after it was away for a while. A server that is killed leaves no
+    // memory in /dev/shm.
     appendFileSync(
       join(primary.data, "postgresql.conf"),
-      "wal_keep_size = '512MB'\nwal_retrieve_retry_interval = '200ms'\n",
+      "wal_keep_size = '512MB'\nwal_retrieve_retry_interval = '200ms'\ndynamic_shared_memory_type = 'mmap'\n",
     );
     primary.port = await claimPort();
     await this.run(primary);

@@ -26,7 +26,7 @@ export const CHECKOUT = dirname(dirname(import.meta.dir));
 /**
  * Starts `services/<name>/main.ts`. Resolves once the service says that it is ready. The service dies with the test
  * process. Its output goes to the file `logTo`, or is kept in memory without one. `preload` is a module that it loads
- * first, and `words` are the arguments of its command.
+ * first, and `words` are the arguments of its command. `onEnd` is called with each process that has ended.
  */
 export async function startService(
   name: "gateway" | "worker" | "delivery" | "standalone",
@@ -36,7 +36,14 @@ export async function startService(
     logTo,
     preload,
     words = [],
-  }: { checkout?: string; logTo?: string; preload?: string; words?: readonly string[] } = {},
+    onEnd,
+  }: {
+    checkout?: string;
+    logTo?: string;
+    preload?: string;
+    words?: readonly string[];
+    onEnd?: ((pid: number) => void) | undefined;
+  } = {},
 ): Promise<ServiceProcess> {
   const [port, opsPort] = [await claimPort(), await claimPort()];
   const settings = {
@@ -69,6 +76,7 @@ export async function startService(
     ended = new Promise((resolve) =>
       started.on("close", (code) => {
         exited = true;
+        if (started.pid !== undefined) onEnd?.(started.pid);
         resolve(code);
       }),
     );

@@ -10,6 +10,8 @@ export interface SettableClock {
   environment: Record<string, string>;
   /** Sets by how many minutes the clock is off. The processes see it within a second. */
   set(minutes: number): void;
+  /** Removes what a process that has ended left in shared memory. */
+  forget(pid: number): void;
 }
 
 /** `file` holds the offset of the clock. Null where Debian's library cannot be had. */
@@ -29,8 +31,10 @@ export function openSettableClock(file: string): SettableClock | null {
       FAKETIME_TIMESTAMP_FILE: file,
       FAKETIME_CACHE_DURATION: "1",
       FAKETIME_DONT_FAKE_MONOTONIC: "1",
-      // A process that is killed would leave its shared memory behind.
-      FAKETIME_DISABLE_SHM: "1",
+    },
+    forget(pid) {
+      for (const name of [`faketime_shm_${pid}`, `sem.faketime_sem_${pid}`])
+        rmSync(join("/dev/shm", name), { force: true });
     },
   };
 }

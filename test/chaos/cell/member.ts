@@ -131,7 +131,7 @@ export class Member {
   private async startProcess(life: number): Promise<ServiceProcess | null> {
     if (this.service !== null) await this.service.startAgain();
     else {
-      const options = { logTo: this.log, preload: BLOCK_LOOP };
+      const options = { logTo: this.log, preload: BLOCK_LOOP, onEnd: this.clock?.forget };
       const service = await this.outside.startService(this.kind, this.settings(), options);
       if (life === this.life) this.service = service;
       else await service.end("SIGKILL");
