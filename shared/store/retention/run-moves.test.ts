@@ -84,8 +84,9 @@ describe("an upgrade", () => {
     const before = await Promise.all(runIds.map(find));
 
     await setPlan("scale");
-    // The table stays while its runs wait to be moved.
-    expect((await dropExpiredPartitions(store.db, laterOn())).names).toEqual([]);
+    // The table stays while its runs wait to be moved. An empty one of the day before may go.
+    await dropExpiredPartitions(store.db, laterOn());
+    for (const runId of runIds) expect(await classTableOf(runId)).toBe("runs_hobby");
     expect(await moveAll()).toBe(3);
     expect((await dropExpiredPartitions(store.db, laterOn())).names).not.toEqual([]);
 
@@ -178,9 +179,9 @@ describe("an upgrade", () => {
       const isWaiting = await comesToWait(store, dropping);
       await operator.query("COMMIT");
       expect(isWaiting).toBe(true);
-      expect(await dropping).toEqual({ names: [], gaveWayCount: 0 });
+      expect(await dropping).toMatchObject({ gaveWayCount: 0 });
+      expect(await classTableOf(runId)).toBe("runs_hobby");
     });
-    expect(await classTableOf(runId)).toBe("runs_hobby");
   });
 });
 
