@@ -31,6 +31,8 @@ import { startTcpProxy, type TcpProxy } from "./tcp-proxy.ts";
 const STANDBY = "standby";
 const READY_TIMEOUT_MS = 60_000;
 const LOOK_EVERY_MS = 50;
+/** A primary that is alive and has not answered for so long does not come back by itself. */
+const STANDS_STILL_MS = 30_000;
 /** The largest file size on a full disk: no write beyond it succeeds, in the write-ahead log as in any other file. */
 const FULL_DISK_BYTES = 1_048_576;
 
@@ -198,9 +200,13 @@ export class ReplicatedPostgres {
     this.limitFiles(String(FULL_DISK_BYTES));
   }
 
-  /** Ends `fillDisk`. A primary that has ended because of it is started again. */
+  /**
+   * Ends `fillDisk`. A primary that has ended because of it is started again. So is one that does not come back:
+   * Postgres 18.4 stands still if the recovery after a crash meets the full disk as well.
+   */
   async freeDisk(): Promise<void> {
     this.limitFiles("unlimited");
+    let killAt = performance.now() + STANDS_STILL_MS;
     for (;;) {
       await this.startPrimary();
       // The primary may have been about to end.
@@ -209,6 +215,10 @@ export class ReplicatedPostgres {
         () => false,
       );
       if (isUp) return;
+      if (performance.now() > killAt) {
+        await this.end(this.primary);
+        killAt = performance.now() + STANDS_STILL_MS;
+      }
       await Bun.sleep(LOOK_EVERY_MS);
     }
   }
