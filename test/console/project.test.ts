@@ -81,13 +81,15 @@ test("keys are made, rotated and revoked, the signing secret is rotated, and the
   expect(name).toBe("test");
   const { data } = await site.call<{ data: { id: string; name: string | null }[] }>("GET", "/v2/keys");
   const old = page.getByTitle(data.find((key) => key.name === "<i>reader</i>")?.id ?? "none");
+  // The list is loaded anew after the secret is shown.
+  await old.waitFor();
   expect(await old.count()).toBe(1);
   await page.getByRole("button", { name: "Rotate <i>reader</i>" }).click();
   await page.getByLabel("Hours until the key ends").fill("0");
   await page.getByRole("button", { name: "Rotate the key" }).click();
   await page.locator(".secret code").filter({ hasNotText: made }).waitFor();
   const successor = (await page.locator(".secret code").textContent()) ?? "";
-  // The list is loaded anew after the secret is shown, and has the ended key until then.
+  // It has the ended key until it is loaded anew.
   await old.waitFor({ state: "detached" });
   await page.getByRole("button", { name: "Revoke <i>reader</i>" }).click();
   await page.getByRole("button", { name: "Revoke the key" }).click();
