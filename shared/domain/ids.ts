@@ -20,8 +20,8 @@ export const REQUEST_PREFIX = "req_";
 
 export interface IdSource {
   /**
-   * A new id, greater than every earlier one of this source. Its time is `now` (milliseconds since 1970), or the time of
-   * the id before it if the clock went back.
+   * A new id. Its time is `now` (milliseconds since 1970). If the clock went back by BACK_MS_MAX or less, its time is that
+   * of the id before it, so that it is greater. If the clock was set back further, ids begin anew at its time.
    */
   next(prefix: string, now: number): string;
 }
@@ -34,6 +34,8 @@ export const ID_BODY_PATTERN = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
 /** The random bits are held as four numbers of 20 bits, each exactly four characters long. */
 const WORD_SIZE = 2 ** 20;
 const FIRST_WORD = "0000";
+/** A node's estimate of the database's clock goes back by less than this while nobody sets that clock. */
+const BACK_MS_MAX = 10_000;
 const BYTES_PER_ID = 10;
 /** Random bytes are drawn in bulk, because a call for ten of them costs as much as one for a thousand. */
 const BYTES_PER_DRAW = BYTES_PER_ID * 128;
@@ -64,7 +66,7 @@ export function createIdSource(randomBytes: (count: number) => Uint8Array): IdSo
     next(prefix, now) {
       // `now` may have a fraction, because nodes follow the database's clock by a measured offset.
       const nowMs = Math.floor(now);
-      if (nowMs > time) {
+      if (nowMs > time || nowMs < time - BACK_MS_MAX) {
         time = nowMs;
         a = word();
         b = word();
