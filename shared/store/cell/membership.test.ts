@@ -124,6 +124,14 @@ describe("listLostAttempts", () => {
     );
     const behind = await listLostAttempts(store.db, { ...began, beganBefore: Date.now() - 86_400_000 }, 10);
     expect(behind.map(({ jobId }) => jobId)).toEqual([a]);
+    // The clock was set back to before the start of the attempt.
+    await store.query("UPDATE open_jobs SET started_at = now() + interval '30 days' WHERE run_id = $1", [
+      idToUuid(ofDead.granted.runId),
+    ]);
+    expect((await listLostAttempts(store.db, began, 10)).map(({ elapsedMs }) => elapsedMs)).toEqual([
+      expect.any(Number),
+      0,
+    ]);
     // None is overdue by a clock that has leapt since, for whoever has not seen the leap.
     await noteClock(store.db, Date.now());
     expect((await listLostAttempts(store.db, began, 10)).map(({ jobId }) => jobId)).toEqual([a]);

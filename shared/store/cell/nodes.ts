@@ -141,6 +141,7 @@ export interface LostAttempt {
   runId: string;
   attempt: number;
   attemptsAllowed: number;
+  /** 0 if the clock was set back meanwhile, to before its start. */
   elapsedMs: number;
   /** True if the node's death is proved; false if the attempt has outlived its deadline. */
   nodeDead: boolean;
@@ -190,7 +191,7 @@ const IS_LOST = `(coalesce(n.dead, true) OR (o.started_at < least($1::timestampt
 
 const LOST = `
 SELECT o.project_no, o.environment, o.region, l.shard, o.job_id, o.run_id, o.attempt, o.attempts_allowed,
-       (extract(epoch FROM now() - o.started_at) * 1000)::float8 AS elapsed_ms, coalesce(n.dead, true) AS node_dead
+       greatest(0, (extract(epoch FROM now() - o.started_at) * 1000)::float8) AS elapsed_ms, coalesce(n.dead, true) AS node_dead
   FROM (SELECT * FROM open_jobs WHERE run_id IS NOT NULL OFFSET 0) o
   LEFT JOIN nodes n ON n.id = o.node_id
   LEFT JOIN lanes l ON l.project_no = o.project_no AND l.region = o.region AND l.environment = o.environment
@@ -255,7 +256,7 @@ const LOST_DELIVERIES = `
 SELECT o.project_no, o.environment, o.region, l.shard, o.id, o.attempt_id, o.attempt, o.waits, o.by_hand,
        (extract(epoch FROM o.started_at) * 1000)::float8 AS started_at,
        (extract(epoch FROM o.first_started_at) * 1000)::float8 AS first_started_at,
-       (extract(epoch FROM now() - o.started_at) * 1000)::float8 AS elapsed_ms, coalesce(n.dead, true) AS node_dead
+       greatest(0, (extract(epoch FROM now() - o.started_at) * 1000)::float8) AS elapsed_ms, coalesce(n.dead, true) AS node_dead
   FROM (SELECT * FROM open_deliveries WHERE node_id IS NOT NULL OFFSET 0) o
   LEFT JOIN nodes n ON n.id = o.node_id
   LEFT JOIN lanes l ON l.project_no = o.project_no AND l.region = o.region AND l.environment = o.environment
