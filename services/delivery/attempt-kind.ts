@@ -8,6 +8,31 @@ import type { ParkOutcome } from "../../shared/store/queue/parking.ts";
 /** An owed attempt that the node was told of, with its region and environment. */
 export type OwedItem = DueItem & { region: Region; environment: Environment };
 
+/** A claimed attempt, and when its claim was asked for, by performance.now(). Null if an earlier claim had brought it. */
+export type Asked<Granted> = Granted & { askedAt: number | null };
+
+/** `isNew` tells whether the attempt that was granted is the one that this claim began. */
+export function noteAsked<Granted>(
+  claimed: Claimed<Granted>,
+  askedAt: number,
+  isNew: (attempt: Granted) => boolean,
+): Claimed<Asked<Granted>> {
+  if (claimed.kind !== "granted") return claimed;
+  const { attempt } = claimed;
+  return { kind: "granted", attempt: { ...attempt, askedAt: isNew(attempt) ? askedAt : null } };
+}
+
+/** The settlement with what is left of the wait for its next attempt. The attempt ended at `endedAt`, by performance.now(). */
+export function waitLeft<Settled extends { next: { status: string; waitMs?: number | null } }>(
+  settlement: Settled,
+  endedAt: number,
+): Settled {
+  const { next } = settlement;
+  if (next.waitMs == null) return settlement;
+  const waitMs = Math.max(0, next.waitMs - (performance.now() - endedAt));
+  return { ...settlement, next: { ...next, waitMs } };
+}
+
 /** A kind of attempt, of jobs or of deliveries to endpoints: how its attempts are claimed, sent, settled and parked. */
 export interface AttemptKind<Granted, Sent> {
   /** The URL of the attempt's target; null if there is none, as for a delivery that is not owed. */

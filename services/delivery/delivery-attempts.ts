@@ -18,7 +18,14 @@ import {
 } from "../../shared/store/queue/delivery-settle.ts";
 import { type Parked, parkAttempts } from "../../shared/store/queue/parking.ts";
 import { findEndpointUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
-import { type AttemptKind, inBatches, noteCommitted } from "./attempt-kind.ts";
+import {
+  type Asked,
+  type AttemptKind,
+  inBatches,
+  noteAsked,
+  noteCommitted,
+  waitLeft,
+} from "./attempt-kind.ts";
 import { beginAttempt, endAttempt } from "./attempt-span.ts";
 import { type DeliverySender, sendDelivery } from "./delivery-request.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
@@ -28,6 +35,8 @@ interface SentDelivery {
   attempt: number;
   host: string | null;
   settlement: DeliverySettlement;
+  /** By performance.now(). */
+  endedAt: number;
   span: Span | null;
   webhookId: string;
   eventId: string;
@@ -37,7 +46,7 @@ interface SentDelivery {
 export function createDeliveryAttempts(
   { db, bus, clock, log, metrics, traces }: Cell,
   options: { nodeId: number; ids: IdSource; seal: Seal; sender: DeliverySender; retries: StoreRetries },
-): AttemptKind<GrantedDelivery, SentDelivery> {
+): AttemptKind<Asked<GrantedDelivery>, SentDelivery> {
   const { nodeId, ids, seal, sender, retries } = options;
   const windowMs = DELIVERY_WINDOW_SECONDS * 1_000 * sender.scale;
   const locating = inBatches((places: OwedPlace[]) => findEndpointUrls(db, places));
@@ -89,9 +98,18 @@ export function createDeliveryAttempts(
     locate: (item) => locating.submit(item),
     park: ({ projectNo, environment, region, id, attempt }, at) =>
       parking.submit({ projectNo, environment, region, id, attempt, ...at }),
-    claim({ projectNo, environment, region, id: deliveryId, attempt }) {
+    async claim({ projectNo, environment, region, id: deliveryId, attempt }) {
       const attemptId = ids.next(ATTEMPT_PREFIX, clock.now());
-      return claiming.submit({ projectNo, environment, region, deliveryId, attempt, attemptId });
+      const askedAt = performance.now();
+      const claimed = await claiming.submit({
+        projectNo,
+        environment,
+        region,
+        deliveryId,
+        attempt,
+        attemptId,
+      });
+      return noteAsked(claimed, askedAt, (granted) => granted.attemptId === attemptId);
     },
     urlOf: ({ endpoint }) => endpoint?.url ?? null,
     async send(item, granted, host) {
@@ -109,10 +127,21 @@ export function createDeliveryAttempts(
       if (granted.endpoint !== null && secrets.length > 0)
         noteLateness(item.region, clock.now() - item.dueAt);
       const settlement = await sendDelivery({ item, granted, secrets, span }, sender);
-      return { attempt: item.attempt, host, settlement, span, webhookId, eventId: event.id };
+      const { id: eventId } = event;
+      return {
+        attempt: item.attempt,
+        host,
+        settlement,
+        endedAt: performance.now(),
+        span,
+        webhookId,
+        eventId,
+      };
     },
     async settle(sent) {
-      await retries.untilSettled(sent.settlement, (settlement) => settling.submit({ ...sent, settlement }));
+      await retries.untilSettled(sent.settlement, (settlement) =>
+        settling.submit({ ...sent, settlement: waitLeft(settlement, sent.endedAt) }),
+      );
     },
   };
 }

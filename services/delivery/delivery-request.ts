@@ -12,7 +12,7 @@ import { realNow } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { GrantedDelivery } from "../../shared/store/queue/delivery-claim.ts";
 import type { DeliverySettlement } from "../../shared/store/queue/delivery-settle.ts";
-import type { OwedItem } from "./attempt-kind.ts";
+import type { Asked, OwedItem } from "./attempt-kind.ts";
 import { sendTraced } from "./attempt-span.ts";
 import { type Sender, timeLeftMs, USER_AGENT } from "./job-request.ts";
 import { signHeaders } from "./sign.ts";
@@ -24,7 +24,7 @@ export interface DeliverySender extends Sender {
 
 export interface SendingDelivery {
   item: Pick<OwedItem, "projectNo" | "environment" | "region" | "shard" | "attempt">;
-  granted: GrantedDelivery;
+  granted: Asked<GrantedDelivery>;
   /** Empty if they cannot be read; an unsigned request is not sent. */
   secrets: readonly string[];
   span: Span | null;
@@ -35,13 +35,12 @@ export async function sendDelivery(
   { item, granted, secrets, span }: SendingDelivery,
   sender: DeliverySender,
 ): Promise<DeliverySettlement> {
-  const { clock, scale } = sender;
   const begunAt = performance.now();
   const outcome = await attempt({ granted, secrets, span }, sender);
   const { deliveryId, attemptId, startedAt, firstStartedAt, waits, byHand } = granted;
   const { projectNo, environment, region, shard } = item;
   const ended = { waits, startedAt, firstStartedAt, byHand };
-  const next = settleDelivery(ended, outcome, { now: clock.now(), random: Math.random, scale });
+  const next = settleDelivery(ended, outcome, { random: Math.random, scale: sender.scale });
   return {
     projectNo,
     environment,
@@ -63,9 +62,8 @@ async function attempt(
   sender: DeliverySender,
 ): Promise<DeliveryOutcome> {
   const { outbound, clock, timeoutMs, shutdown } = sender;
-  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
-  // more.
-  const leftMs = timeLeftMs(granted.startedAt, sender);
+  // Past the deadline others may take the attempt for lost, so it is not sent any more.
+  const leftMs = timeLeftMs(granted, sender);
   if (leftMs <= 0) return unsentDelivery(TIME_OVER_ERROR);
   if (granted.endpoint === null) return unsentDelivery("The endpoint was deleted before anything was sent.");
   if (secrets.length === 0) return unsentDelivery(UNSIGNED_ERROR);

@@ -1,13 +1,13 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
-import { createIdSource } from "../../shared/domain/ids.ts";
+import { createIdSource, idToUuid } from "../../shared/domain/ids.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import type { JobToCreate } from "../../shared/store/resources/job-creation.ts";
-import { settlementOf, startStore, type TestStore } from "../../shared/store/test-support.ts";
+import { failedWith, settlementOf, startStore, type TestStore } from "../../shared/store/test-support.ts";
 import type { OwedItem } from "./attempt-kind.ts";
 import { createJobAttempts } from "./job-attempts.ts";
 import { openOutbound } from "./outbound.ts";
@@ -23,7 +23,7 @@ beforeAll(async () => {
 afterAll(() => store.stop());
 
 /** Attempts of jobs as a node has them. `asked` names the statements that ran since its last call. */
-async function startJobs() {
+async function startJobs({ now } = { now: Date.now }) {
   const names: string[] = [];
   const db: Database = {
     ...store.db,
@@ -32,7 +32,7 @@ async function startJobs() {
       return store.db.run(name, text, values);
     },
   };
-  const clock = { now: Date.now, stop: () => undefined };
+  const clock = { now, stop: () => undefined };
   const cell = { db, clock, log, metrics: createMetrics(), traces: NO_TRACES, bus: createInProcessBus(log) };
   const outbound = openOutbound({ allowInsecure: true, own: [] });
   const jobs = createJobAttempts(cell, {
@@ -64,11 +64,42 @@ test("the statement for flow keys claims and settles what is told to have one, a
   expect(asked()).toEqual(["signing secrets", "claim_keyed"]);
   const { attempt: granted } = claimed;
   const settlement = settlementOf({ claim: store.claimOf(projectNo, item.id), granted });
-  const sent = { projectNo, attempt: 1, host: null, span: null };
+  const sent = { projectNo, attempt: 1, host: null, endedAt: 0, span: null };
   await jobs.settle({ ...sent, settlement: { ...settlement, isKeyed: granted.isKeyed } });
   expect(asked()).toEqual(["settle_keyed"]);
   expect((await jobs.claim(await oweJob(projectNo, {}))).kind).toBe("granted");
   expect(asked()).toEqual(["signing secrets", "claim_ordinary"]);
+});
+
+test("an attempt counts from when its claim was asked for, unless an earlier claim had brought it", async () => {
+  const { jobs } = await startJobs();
+  const item = await oweJob(await store.addProject(), {});
+  const before = performance.now();
+  const [first, again] = [await jobs.claim(item), await jobs.claim(item)];
+  if (first.kind !== "granted" || again.kind !== "granted") throw new Error("it is not granted");
+  expect(first.attempt.askedAt).toBeWithin(before, performance.now());
+  expect(again.attempt).toEqual({ ...first.attempt, askedAt: null });
+});
+
+test("the wait for the next attempt counts from the end of the last one, by the node's own time", async () => {
+  // The node has not measured yet that the database's clock was set back by 30 days.
+  const { jobs } = await startJobs({ now: () => Date.now() + 30 * 86_400_000 });
+  const projectNo = await store.addProject();
+  for (const [waitMs, endedAgoMs, leftMs] of [
+    [600_000, 400_000, 200_000],
+    [600_000, 900_000, 0],
+  ] as const) {
+    const item = await oweJob(projectNo, {});
+    const { claim, granted } = await store.start(await store.addNode(), projectNo, item.id);
+    const sent = { projectNo, attempt: 1, host: null, span: null, endedAt: performance.now() - endedAgoMs };
+    const failed = { ...failedWith("over"), next: { status: "queued", waitMs } } as const;
+    await jobs.settle({ ...sent, settlement: settlementOf({ claim, granted }, failed) });
+    const [row] = await store.query<{ wait: number }>(
+      "SELECT (extract(epoch FROM due_at - now()) * 1000)::float8 AS wait FROM open_jobs WHERE job_id = $1",
+      [idToUuid(item.id)],
+    );
+    expect(row?.wait).toBeWithin(leftMs - 60_000, leftMs + 1);
+  }
 });
 
 test.each<[string, Partial<JobToCreate>, true | undefined]>([

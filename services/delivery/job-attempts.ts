@@ -19,7 +19,14 @@ import { type SettledItem, type Settlement, settleAttempts } from "../../shared/
 import { settleKeyed } from "../../shared/store/queue/settle-keyed.ts";
 import { isLast, type LastSettlement, settleOrdinary } from "../../shared/store/queue/settle-ordinary.ts";
 import { findTargetUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
-import { type AttemptKind, inBatches, noteCommitted } from "./attempt-kind.ts";
+import {
+  type Asked,
+  type AttemptKind,
+  inBatches,
+  noteAsked,
+  noteCommitted,
+  waitLeft,
+} from "./attempt-kind.ts";
 import { beginAttempt, endAttempt } from "./attempt-span.ts";
 import { type Sender, sendAttempt } from "./job-request.ts";
 import { ordinaryFirst } from "./ordinary-first.ts";
@@ -38,6 +45,8 @@ interface SentAttempt {
   attempt: number;
   host: string | null;
   settlement: Settlement;
+  /** By performance.now(). */
+  endedAt: number;
   span: Span | null;
 }
 
@@ -55,7 +64,7 @@ export function createJobAttempts(
     retries: StoreRetries;
     secretsOf(scope: { projectNo: ProjectNo; environment: Environment }): Promise<string[]>;
   },
-): AttemptKind<GrantedAttempt, SentAttempt> {
+): AttemptKind<Asked<GrantedAttempt>, SentAttempt> {
   const { nodeId, ids, sender, retries, secretsOf } = options;
   const locating = inBatches((jobs: OwedPlace[]) => findTargetUrls(db, jobs));
   const parking = inBatches((items: Parked[]) => parkAttempts(db, "jobs", items));
@@ -162,7 +171,9 @@ export function createJobAttempts(
       secretsOf({ projectNo, environment }).catch(() => undefined);
       const runId = ids.next(RUN_PREFIX, clock.now());
       const claiming = isGated ? claimingGated : claimingOrdinary;
-      return await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
+      const askedAt = performance.now();
+      const claimed = await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
+      return noteAsked(claimed, askedAt, (granted) => granted.runId === runId);
     },
     urlOf: ({ targetUrl }) => targetUrl,
     async send(item, granted, host) {
@@ -188,10 +199,12 @@ export function createJobAttempts(
         { projectNo, environment, region, shard, attempt, granted, waitedFor, secrets, span },
         sender,
       );
-      return { projectNo, attempt, host, settlement, span };
+      return { projectNo, attempt, host, settlement, endedAt: performance.now(), span };
     },
     async settle(sent) {
-      await retries.untilSettled(sent.settlement, (settlement) => settle({ ...sent, settlement }));
+      await retries.untilSettled(sent.settlement, (settlement) =>
+        settle({ ...sent, settlement: waitLeft(settlement, sent.endedAt) }),
+      );
     },
   };
 }

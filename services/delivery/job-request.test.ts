@@ -58,6 +58,7 @@ async function attemptAt(
         attemptsAllowed: 5,
         scheduledAt: NOW - 1_000,
         startedAt: NOW - (wish.elapsedMs ?? 0),
+        askedAt: null,
         targetUrl: wish.targetUrl ?? `${server.url}/hook`,
         payload: '{"n":9007199254740993}',
         scheduleId: null,
@@ -85,7 +86,7 @@ const says =
     socket.write(answerOf(...args));
 
 /** Milliseconds until the next attempt. */
-const waitOf = ({ next }: Settlement) => (next.status === "queued" ? next.dueAt - NOW : null);
+const waitOf = ({ next }: Settlement) => (next.status === "queued" ? next.waitMs : null);
 
 describe("an attempt", () => {
   test("tells the target which attempt of which job it is, and nothing else", async () => {
@@ -179,7 +180,27 @@ describe("an attempt", () => {
     expect(givenMs).toBe(ATTEMPT_TIMEOUT_MS);
   });
 
-  test("has its deadline counted from its recorded start", async () => {
+  test("has its whole time, although the database's clock was set back since the node measured it", async () => {
+    let givenMs = 0;
+    await attemptAt(says("200 OK"), {
+      elapsedMs: 3_600_000,
+      granted: { askedAt: performance.now() - 1_000 },
+      async post({ timeoutMs }) {
+        givenMs = timeoutMs;
+        return { kind: "stalled" };
+      },
+    });
+    expect(givenMs).toBeGreaterThan(0);
+    expect(givenMs).toBeLessThanOrEqual(ATTEMPT_TIMEOUT_MS - 1_000);
+  });
+
+  test("has its deadline counted from when its claim was asked for", async () => {
+    const granted = { askedAt: performance.now() - ATTEMPT_TIMEOUT_MS };
+    const settlement = await attemptAt(says("200 OK"), { granted });
+    expect(settlement).toMatchObject({ status: "timed_out", requests: [] });
+  });
+
+  test("has its deadline counted from its recorded start if an earlier claim brought it", async () => {
     const settlement = await attemptAt(() => {}, { elapsedMs: ATTEMPT_TIMEOUT_MS - 200 });
     expect(settlement).toMatchObject({ status: "timed_out", responseStatus: null });
     expect(settlement.durationMs).toBeLessThan(ATTEMPT_TIMEOUT_MS - 1_000);
@@ -290,7 +311,7 @@ describe("a shutdown that cannot wait", () => {
   const INTERRUPTED = {
     status: "failed",
     error: "interrupted by a shutdown",
-    next: { status: "queued", dueAt: NOW },
+    next: { status: "queued", waitMs: 0 },
   };
 
   test("ends an attempt as failed and has it retried at once", async () => {

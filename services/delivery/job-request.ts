@@ -15,6 +15,7 @@ import { type Clock, realNow } from "../../shared/platform/clock.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { GrantedAttempt } from "../../shared/store/queue/claim.ts";
 import { isPlain, type Settlement } from "../../shared/store/queue/settle.ts";
+import type { Asked } from "./attempt-kind.ts";
 import { sendTraced } from "./attempt-span.ts";
 import type { Outbound } from "./outbound.ts";
 import { signHeaders } from "./sign.ts";
@@ -24,7 +25,7 @@ export interface Sending extends Scope {
   region: Region;
   shard: number;
   attempt: number;
-  granted: GrantedAttempt;
+  granted: Asked<GrantedAttempt>;
   /** The reason why the attempt waited, if it is known. */
   waitedFor?: WaitReason | undefined;
   /** Empty if they cannot be read; an unsigned request is not sent. */
@@ -47,9 +48,8 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const unrecorded = granted.trace ?? unrecordedContext(granted.jobId, granted.runId);
   const begunAt = performance.now();
   const lateMs = Math.max(0, clock.now() - Math.max(granted.scheduledAt, idTimeMs(granted.jobId)));
-  // The deadline counts from the recorded start. Past it others may take the attempt for lost, so it is not sent any
-  // more.
-  const leftMs = timeLeftMs(granted.startedAt, sender);
+  // Past the deadline others may take the attempt for lost, so it is not sent any more.
+  const leftMs = timeLeftMs(granted, sender);
   const exchange: Exchange =
     leftMs <= 0
       ? { kind: "unsent", because: "late" }
@@ -70,21 +70,23 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   // An attempt that the service itself broke off tells nothing about the host.
   const nobody = isInterrupted ? null : foundNobody(exchange);
   const met = nobody === null ? undefined : { host: hostOfTarget(granted.targetUrl), nobody };
-  const now = clock.now();
-  const ended = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt, now });
+  const ended = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt });
   const settlement = { ...ended, met };
   // A status that has arrived is recorded, however the attempt ended.
   return exchange.kind === "answered" ? { ...settlement, responseStatus: exchange.status } : settlement;
 }
 
 /**
- * How long an attempt may still take. A node learns within seconds that the database's clock was set forward. Until
- * then the start of an attempt seems to lie in the future. Even so the attempt gets no more than `timeoutMs`.
+ * How long an attempt may still take, in milliseconds. It did not begin before its claim was asked for, so the node's own
+ * time tells, however the database's clock was set meanwhile. An attempt that an earlier claim brought counts from its
+ * recorded start. A node learns only within seconds that the database's clock was set forward; until then that start may
+ * seem to lie in the future. Even so the attempt gets no more than `timeoutMs`.
  */
 export function timeLeftMs(
-  startedAt: number,
+  { startedAt, askedAt }: Asked<Pick<GrantedAttempt, "startedAt">>,
   { clock, timeoutMs }: Pick<Sender, "clock" | "timeoutMs">,
 ): number {
+  if (askedAt !== null) return askedAt + timeoutMs - performance.now();
   return Math.min(startedAt + timeoutMs - clock.now(), timeoutMs);
 }
 
@@ -96,7 +98,7 @@ function isBrokenOff(exchange: Exchange): boolean {
 function settlementOf(
   sending: Sending,
   outcome: Outcome,
-  { lateMs, durationMs, now }: { lateMs: number; durationMs: number; now: number },
+  { lateMs, durationMs }: { lateMs: number; durationMs: number },
 ): Settlement {
   const { projectNo, environment, region, shard, attempt, granted, waitedFor } = sending;
   const { attemptsAllowed, maxAttempts, baseSeconds, capSeconds } = granted;
@@ -116,10 +118,7 @@ function settlementOf(
     durationMs,
     lateMs,
     waitedFor,
-    next: settleAttempt({ number: attempt, attemptsAllowed, retryPolicy }, outcome, {
-      now,
-      random: Math.random,
-    }),
+    next: settleAttempt({ number: attempt, attemptsAllowed, retryPolicy }, outcome, Math.random),
   };
 }
 

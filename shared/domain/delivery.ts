@@ -56,7 +56,7 @@ export function unsentDelivery(error: string): DeliveryOutcome {
   return { kind: "failed", responseStatus: null, error, retry: "waits", fault: "ours" };
 }
 
-/** An attempt that has ended. Instants are milliseconds since 1970. */
+/** An attempt that has ended. Instants are milliseconds since 1970, by the database's clock. */
 export interface DeliveryAttempt {
   /** How many of the waits were used before it. An attempt that followed at once used none. */
   waits: number;
@@ -70,22 +70,24 @@ export interface DeliveryAttempt {
 export type SettledDelivery =
   | { status: "succeeded" }
   | { status: "failed" }
-  | { status: "pending"; dueAt: number; waits: number };
+  /**
+   * The next attempt is due `waitMs` milliseconds after this one ended, but never after the window; null if it is due when the
+   * window ends. The settlement's statement reckons that instant (store/queue/delivery-settle.ts).
+   */
+  | { status: "pending"; waitMs: number | null; waits: number };
 
 /** Decides what follows an attempt. `scale` multiplies every wait and the whole window; trials make it small. */
 export function settleDelivery(
   attempt: DeliveryAttempt,
   outcome: DeliveryOutcome,
-  { now, random, scale }: { now: number; random: Random; scale: number },
+  { random, scale }: { random: Random; scale: number },
 ): SettledDelivery {
   if (outcome.kind === "succeeded") return { status: "succeeded" };
-  // Rows keep whole milliseconds. If this were rounded down, the last attempt could begin too early to be known as the last.
-  const lastAt = Math.ceil(attempt.firstStartedAt + DELIVERY_WINDOW_SECONDS * 1_000 * scale);
+  const lastAt = attempt.firstStartedAt + DELIVERY_WINDOW_SECONDS * 1_000 * scale;
   if (outcome.retry === "never" || attempt.byHand || attempt.startedAt >= lastAt) return { status: "failed" };
-  if (outcome.retry === "at_once") return { status: "pending", dueAt: now, waits: attempt.waits };
+  if (outcome.retry === "at_once") return { status: "pending", waitMs: 0, waits: attempt.waits };
   const waitSeconds = DELIVERY_WAITS_SECONDS[attempt.waits];
-  if (waitSeconds === undefined) return { status: "pending", dueAt: lastAt, waits: attempt.waits };
+  if (waitSeconds === undefined) return { status: "pending", waitMs: null, waits: attempt.waits };
   const jitter = 1 + DELIVERY_JITTER * (2 * random() - 1);
-  const dueAt = Math.min(now + waitSeconds * 1_000 * scale * jitter, lastAt);
-  return { status: "pending", dueAt, waits: attempt.waits + 1 };
+  return { status: "pending", waitMs: waitSeconds * 1_000 * scale * jitter, waits: attempt.waits + 1 };
 }

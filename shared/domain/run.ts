@@ -38,33 +38,23 @@ export interface FinishedAttempt {
   retryPolicy: RetryPolicy;
 }
 
-export interface Chance {
-  /** Milliseconds since 1970. */
-  now: number;
-  random: Random;
-}
-
 export type NextOfJob =
   | { status: "succeeded" }
   | { status: "failed" }
-  /** The next attempt is due at `dueAt`. */
-  | { status: "queued"; dueAt: number };
+  /** The next attempt is due `waitMs` milliseconds after this one ended. */
+  | { status: "queued"; waitMs: number };
 
 /**
  * Decides what a finished attempt does to its job. The statement that settles the attempt (store/queue/settle.ts) sees
  * whether the job was canceled meanwhile; then no attempt follows. It also makes the event of a job that is over.
  */
-export function settleAttempt(
-  attempt: FinishedAttempt,
-  outcome: Outcome,
-  { now, random }: Chance,
-): NextOfJob {
+export function settleAttempt(attempt: FinishedAttempt, outcome: Outcome, random: Random): NextOfJob {
   if (outcome.kind === "succeeded") return { status: "succeeded" };
   if (attempt.number >= attempt.attemptsAllowed || outcome.retry === "never") return { status: "failed" };
   // An attempt that the service itself broke off says nothing about the target: there is nothing to back off from.
-  if (outcome.retry === "at_once") return { status: "queued", dueAt: now };
-  const delayMs = retryDelayMs(attempt.retryPolicy, attempt.number, outcome.retryAfterMs, random);
-  return { status: "queued", dueAt: now + delayMs };
+  if (outcome.retry === "at_once") return { status: "queued", waitMs: 0 };
+  const waitMs = retryDelayMs(attempt.retryPolicy, attempt.number, outcome.retryAfterMs, random);
+  return { status: "queued", waitMs };
 }
 
 /** How the HTTP exchange of an attempt ended. */

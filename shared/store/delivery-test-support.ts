@@ -160,13 +160,16 @@ export function deliverySettlementOf(
   };
 }
 
-/** The parts of a settlement whose attempt failed: it is retried at `dueAt`, or the delivery is over. */
+/** The parts of a settlement whose attempt failed: it is retried at `dueAt` or, if that is past, at once; or the delivery is over. */
 export function failedDelivery(next: { dueAt: number } | "over"): Partial<DeliverySettlement> {
   return {
     status: "failed",
     responseStatus: 500,
     error: "no",
-    next: next === "over" ? { status: "failed" } : { status: "pending", dueAt: next.dueAt, waits: 1 },
+    next:
+      next === "over"
+        ? { status: "failed" }
+        : { status: "pending", waitMs: Math.max(0, next.dueAt - Date.now()), waits: 1 },
   };
 }
 

@@ -254,13 +254,16 @@ export function settlementOf(
   };
 }
 
-/** The parts of a settlement whose attempt failed: it is retried at `dueAt`, or the job is over. */
+/** The parts of a settlement whose attempt failed: it is retried at `dueAt` or, if that is past, at once; or the job is over. */
 export function failedWith(next: { dueAt: number } | "over"): Partial<Settlement> {
   return {
     status: "failed",
     responseStatus: 500,
     error: "no",
-    next: next === "over" ? { status: "failed" } : { status: "queued", dueAt: next.dueAt },
+    next:
+      next === "over"
+        ? { status: "failed" }
+        : { status: "queued", waitMs: Math.max(0, next.dueAt - Date.now()) },
   };
 }
 

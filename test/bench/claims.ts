@@ -180,7 +180,7 @@ async function claimAndSettle(url: string, number: number, projectCount: number)
         responseStatus: fails ? 500 : 200,
         error: fails ? "no" : null,
         durationMs: 3,
-        next: retried ? { status: "queued", dueAt: Date.now() } : { status: fails ? "failed" : "succeeded" },
+        next: retried ? { status: "queued", waitMs: 0 } : { status: fails ? "failed" : "succeeded" },
       });
     }
     if (claims.length === BATCH) report.claimUs.push(((performance.now() - askedAt) * 1_000) / claims.length);

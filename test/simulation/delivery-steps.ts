@@ -84,7 +84,7 @@ export const settle = fc.tuple(choice, fc.constantFrom("succeeded", "failed", "f
             responseStatus,
             error: status === "succeeded" ? null : "it broke",
             durationMs: 12,
-            next: leaves === "queued" ? { status: leaves, dueAt: Date.now() } : { status: leaves },
+            next: leaves === "queued" ? { status: leaves, waitMs: 0 } : { status: leaves },
           },
         ]);
       },

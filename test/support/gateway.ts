@@ -252,7 +252,7 @@ export async function startTestGateway(
           responseStatus: status === "timed_out" ? null : status === "succeeded" ? 200 : 500,
           error: status === "succeeded" ? null : "it broke",
           durationMs: 12,
-          next: leaves === "queued" ? { status: leaves, dueAt: Date.now() } : { status: leaves },
+          next: leaves === "queued" ? { status: leaves, waitMs: 0 } : { status: leaves },
         },
       ]);
       return { runId };

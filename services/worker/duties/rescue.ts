@@ -63,15 +63,11 @@ export function createRescue(options: RescueOptions, clockWatch: ClockWatch): (c
   };
 }
 
-async function rescueAttempts({ db, bus, clock, log, metrics }: Cell, overdue: Overdue): Promise<void> {
+async function rescueAttempts({ db, bus, log, metrics }: Cell, overdue: Overdue): Promise<void> {
   await inBatches(
     () => listLostAttempts(db, overdue, RESCUES_PER_STATEMENT),
     async (lost) => {
-      const now = clock.now();
-      const settled = await settleAttempts(
-        db,
-        lost.map((attempt) => settlementOf(attempt, now)),
-      );
+      const settled = await settleAttempts(db, lost.map(settlementOf));
       sendHints(bus, settled);
       for (const [index, item] of settled.items.entries()) {
         if (item === null) continue;
@@ -84,15 +80,14 @@ async function rescueAttempts({ db, bus, clock, log, metrics }: Cell, overdue: O
 }
 
 async function rescueDeliveries(
-  { db, bus, clock, log, metrics }: Cell,
+  { db, bus, log, metrics }: Cell,
   overdue: Overdue,
   scale: number,
 ): Promise<void> {
   await inBatches(
     () => listLostDeliveries(db, overdue, RESCUES_PER_STATEMENT),
     async (lost) => {
-      const now = clock.now();
-      const settlements = lost.map((delivery) => deliverySettlementOf(delivery, now, scale));
+      const settlements = lost.map((delivery) => deliverySettlementOf(delivery, scale));
       const settled = await settleDeliveries(db, settlements, DELIVERY_WINDOW_SECONDS * 1_000 * scale);
       sendHints(bus, settled);
       for (const [index, item] of settled.items.entries()) {
@@ -118,7 +113,7 @@ async function inBatches<Lost>(
   }
 }
 
-function settlementOf(attempt: LostAttempt, now: number): Settlement {
+function settlementOf(attempt: LostAttempt): Settlement {
   const outcome = lostOutcome();
   const { attempt: number, attemptsAllowed } = attempt;
   // A lost attempt is retried at once, so the waits of the policy do not matter.
@@ -129,11 +124,11 @@ function settlementOf(attempt: LostAttempt, now: number): Settlement {
     responseStatus: null,
     error: outcome.error,
     durationMs: attempt.elapsedMs,
-    next: settleAttempt({ number, attemptsAllowed, retryPolicy }, outcome, { now, random: () => 0 }),
+    next: settleAttempt({ number, attemptsAllowed, retryPolicy }, outcome, () => 0),
   };
 }
 
-function deliverySettlementOf(delivery: LostDelivery, now: number, scale: number): DeliverySettlement {
+function deliverySettlementOf(delivery: LostDelivery, scale: number): DeliverySettlement {
   const outcome = brokenOffDelivery(LOST_ERROR);
   const { waits, startedAt, firstStartedAt, byHand } = delivery;
   return {
@@ -143,10 +138,6 @@ function deliverySettlementOf(delivery: LostDelivery, now: number, scale: number
     error: outcome.error,
     isOurFault: true,
     durationMs: delivery.elapsedMs,
-    next: settleDelivery({ waits, startedAt, firstStartedAt, byHand }, outcome, {
-      now,
-      random: () => 0,
-      scale,
-    }),
+    next: settleDelivery({ waits, startedAt, firstStartedAt, byHand }, outcome, { random: () => 0, scale }),
   };
 }

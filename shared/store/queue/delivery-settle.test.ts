@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { idToUuid } from "../../domain/ids.ts";
 import { noteClock } from "../cell/clock-watch.ts";
 import { listLostDeliveries } from "../cell/nodes.ts";
+import { askTime } from "../database/database.ts";
 import {
   addEndpoint,
   deliveryClaimOf,
@@ -18,7 +19,7 @@ import {
 } from "../delivery-test-support.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
-import { settleDeliveries } from "./delivery-settle.ts";
+import { type DeliverySettlement, settleDeliveries } from "./delivery-settle.ts";
 
 setDefaultTimeout(60_000);
 
@@ -33,6 +34,12 @@ beforeAll(async () => {
 });
 afterAll(() => store.stop());
 
+const now = () => askTime(store.db);
+/** The parts of a settlement whose attempt failed and whose next one follows after `waitMs`, or after the 48 h. */
+const failedAfter = (waitMs: number | null): Partial<DeliverySettlement> => ({
+  ...failedDelivery("over"),
+  next: { status: "pending", waitMs, waits: 1 },
+});
 const settle = (started: StartedDelivery, wish = {}) =>
   settleDeliveries(store.db, [deliverySettlementOf(started, wish)], WINDOW_MS);
 
@@ -85,10 +92,12 @@ describe("a settlement of a delivery", () => {
     expect((await store.flow(project)).returned).toBe(before.returned + 1);
   });
 
-  test("of a failure owes the next attempt at the time it says, and never behind the clock", async () => {
+  test("of a failure owes the next attempt after the wait it says", async () => {
     const { project, started } = await startOne();
-    const dueAt = Math.floor(Date.now()) + 5_000;
-    const { items } = await settle(started, failedDelivery({ dueAt }));
+    const askedAt = await now();
+    const { items } = await settle(started, failedAfter(5_000));
+    const dueAt = items[0]?.nextAttemptAt as number;
+    expect(dueAt).toBeWithin(askedAt + 5_000, (await now()) + 5_001);
     expect(items).toEqual([{ attempt: 1, status: "pending", nextAttemptAt: dueAt, isDisabling: false }]);
     const [row] = await store.query(
       `SELECT attempt, node_id, attempt_id, started_at, (extract(epoch FROM due_at) * 1000)::float8 AS due_at,
@@ -107,9 +116,34 @@ describe("a settlement of a delivery", () => {
     await store.query("UPDATE open_deliveries SET due_at = now() WHERE project_no = $1", [project]);
     const second = await startDelivery(store, nodeId, owedOf(started), { attempt: 2 });
     expect([started.granted.waits, second.granted.waits]).toEqual([0, 1]);
-    const late = await settle(second, failedDelivery({ dueAt: dueAt - HOUR_MS }));
-    expect(late.items[0]?.nextAttemptAt).toBeGreaterThanOrEqual(second.granted.startedAt);
+    await settle(second, failedAfter(0));
     expect((await attemptsOf(started)).map((attempt) => attempt.attempt)).toEqual([1, 2]);
+  });
+
+  test.each([
+    ["waits", 5_000, 100_000_000],
+    ["waits no longer than the 48 h", 5_000, 172_799_000],
+    ["waits for the end of the 48 h after the last wait", null, 100_000_000],
+    ["is due at once after the 48 h", null, 172_900_000],
+    ["is due at once after the 48 h, whatever its wait", 5_000, 172_900_000],
+  ])("of a failure that %s", async (_, waitMs, agoMs) => {
+    const { project, started } = await startOne();
+    await store.query(
+      "UPDATE open_deliveries SET first_started_at = now() - $2 * interval '1 ms' WHERE project_no = $1",
+      [project, agoMs],
+    );
+    const [open] = await store.query<{ first_started_at: number }>(
+      "SELECT (extract(epoch FROM first_started_at) * 1000)::float8 AS first_started_at FROM open_deliveries WHERE project_no = $1",
+      [project],
+    );
+    const lastAt = (open?.first_started_at as number) + WINDOW_MS;
+    const askedAt = await now();
+    const { items } = await settle(started, failedAfter(waitMs));
+    const answeredAt = await now();
+    const nextAt = items[0]?.nextAttemptAt as number;
+    const within = (at: number) => Math.max(at, Math.min(at + (waitMs ?? Number.POSITIVE_INFINITY), lastAt));
+    expect(nextAt).toBeWithin(within(askedAt), within(answeredAt) + 0.001);
+    if (nextAt > answeredAt && waitMs === null) expect(nextAt).toBe(lastAt);
   });
 
   test("of the last failure ends it as failed", async () => {

@@ -10,7 +10,7 @@ import {
   regionOf,
   runStatusCode,
 } from "../database/codes.ts";
-import { column, type Database, epochMs, instant } from "../database/database.ts";
+import { column, type Database, epochMs } from "../database/database.ts";
 import { isStillOwed, judgeEndpoints, tellOfDisabling } from "./endpoint-health.ts";
 import { IS_CALLED, returnPermits } from "./permits.ts";
 import { DURATION_MS_MAX } from "./settle.ts";
@@ -80,7 +80,7 @@ export async function settleDeliveries(
     settlements.map((item) => item.error),
     column(settlements.map((item) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
     column(settlements.map((item) => NEXT.indexOf(item.next.status))),
-    column(settlements.map((item) => (item.next.status === "pending" ? instant(item.next.dueAt) : null))),
+    column(settlements.map((item) => (item.next.status === "pending" ? item.next.waitMs : null))),
     windowMs,
     column(settlements.map((item) => String(item.isOurFault))),
     column(settlements.map((item) => (item.next.status === "pending" ? item.next.waits : 0))),
@@ -112,9 +112,9 @@ const settleText = (isTelling: boolean): string => `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
-                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $13::boolean[], $14::smallint[])
+                $8::text[], $9::int[], $10::smallint[], $11::float8[], $13::boolean[], $14::smallint[])
          WITH ORDINALITY AS i (project_no, environment, region, id, attempt_id, status, response_status,
-                               error, duration_ms, next, due_at, is_our_fault, waits, n)
+                               error, duration_ms, next, wait_ms, is_our_fault, waits, n)
 ), flow AS MATERIALIZED (
   SELECT f.project_no, f.waiting, f.returned
     FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
@@ -134,7 +134,8 @@ WITH item AS MATERIALIZED (
   SELECT a.*, coalesce(j.is_disabling, false) AS is_disabling,
          -- Its endpoint is judged only if it was neither disabled nor deleted since this was owed to it.
          a.next = ${PENDING} AND (j.is_disabling OR NOT ${isStillOwed("j", "a")}) AS is_dropped,
-         greatest(a.due_at, now()) AS next_at
+         -- LEAST leaves a null out.
+         greatest(now(), least(now() + a.wait_ms * interval '1 ms', a.first_started_at + $12::float8 * interval '1 ms')) AS next_at
     FROM attempt a LEFT JOIN judged j ON j.id = a.webhook_id
 ), owed_again AS (
   UPDATE open_deliveries o

@@ -89,7 +89,7 @@ const settle = (jobId: string, runId: string, status: "succeeded" | "failed" | "
       responseStatus: null,
       error: null,
       durationMs: 1,
-      next: status === "queued" ? { status, dueAt: Date.now() } : { status },
+      next: status === "queued" ? { status, waitMs: 0 } : { status },
     },
   ]);
 const change = (schedule: ScheduleToCreate, wish: Partial<ScheduleToCreate>) =>

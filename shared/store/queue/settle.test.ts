@@ -81,9 +81,12 @@ describe.each(WAYS)("a settlement, %s", (_name, theirs) => {
 
   test("of a failure with attempts left owes the next one at the time that the run names", async () => {
     const attempt = await startOne();
-    const dueAt = Math.floor(Date.now()) + 30_000;
-    const { items } = await way.settle(store.db, [settlementOf(attempt, failedWith({ dueAt }))]);
-    expect(items[0]).toMatchObject({ status: "queued", attempt: 1, nextRetryAt: dueAt });
+    const askedAt = await now();
+    const wish = { ...failedWith("over"), next: { status: "queued", waitMs: 30_000 } } as const;
+    const { items } = await way.settle(store.db, [settlementOf(attempt, wish)]);
+    const dueAt = items[0]?.nextRetryAt as number;
+    expect(dueAt).toBeWithin(askedAt + 30_000, (await now()) + 30_001);
+    expect(items[0]).toMatchObject({ status: "queued", attempt: 1 });
     expect(await findRun(store.db, scope(), attempt.granted.runId)).toMatchObject({
       status: "failed",
       error: "no",

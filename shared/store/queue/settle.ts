@@ -12,7 +12,7 @@ import {
   waitReasonCode,
 } from "../database/codes.ts";
 import { int2Column, int4Column } from "../database/columns.ts";
-import { column, type Database, epochMs, instant } from "../database/database.ts";
+import { column, type Database, epochMs } from "../database/database.ts";
 import type { GrantedAttempt } from "./claim.ts";
 import { CLOCK_BEHIND_GATES, calledLanes, LEAVE_GATES, LOCK_GATES } from "./flow-gates.ts";
 import { LOCK_HOSTS_OF_SETTLEMENTS, WATCH_HOSTS } from "./host-gates.ts";
@@ -93,7 +93,7 @@ export async function settleAttempts(db: Database, settlements: readonly Settlem
     settlements.map((item) => item.error),
     column(settlements.map((item) => Math.min(Math.round(item.durationMs), DURATION_MS_MAX))),
     column(settlements.map((item) => NEXT.indexOf(item.next.status))),
-    column(settlements.map((item) => (item.next.status === "queued" ? instant(item.next.dueAt) : null))),
+    column(settlements.map((item) => (item.next.status === "queued" ? item.next.waitMs : null))),
     ...lateColumns(settlements),
     ...(text === SETTLE ? [] : hostColumns(settlements)),
   ]);
@@ -177,9 +177,9 @@ const settlementOf = (isWhole: boolean) => `
 WITH item AS MATERIALIZED (
   SELECT i.*
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::uuid[], $6::smallint[], $7::smallint[],
-                $8::text[], $9::int[], $10::smallint[], $11::timestamptz[], $12::int[], $13::smallint[]${isWhole ? ", $14::text[], $15::boolean[]" : ""})
+                $8::text[], $9::int[], $10::smallint[], $11::float8[], $12::int[], $13::smallint[]${isWhole ? ", $14::text[], $15::boolean[]" : ""})
          WITH ORDINALITY AS i (project_no, environment, region, job_id, run_id, status, response_status,
-                               error, duration_ms, next, due_at, late_ms, held_for, ${isWhole ? "host, nobody, " : ""}n)
+                               error, duration_ms, next, wait_ms, late_ms, held_for, ${isWhole ? "host, nobody, " : ""}n)
 ), flow AS MATERIALIZED (
   SELECT f.project_no, f.waiting, f.returned, f.retention_class, f.subscriptions
     FROM (SELECT DISTINCT project_no FROM item) p JOIN flows f USING (project_no)
@@ -202,7 +202,7 @@ WITH item AS MATERIALIZED (
             FOR NO KEY UPDATE) o
 ), attempt AS MATERIALIZED (
   SELECT n, project_no, environment, region, job_id, run_id, status, response_status, error, duration_ms, next,
-         greatest(due_at, now()) AS due_at, retention_class, subscriptions, attempt, started_at, late_ms, held_for, canceled, trace,
+         now() + wait_ms * interval '1 ms' AS due_at, retention_class, subscriptions, attempt, started_at, late_ms, held_for, canceled, trace,
          schedule_id, tags${isWhole ? `, host, nobody, flow_key, keeps_place, has_place AND (next <> ${QUEUED} OR canceled OR NOT keeps_place) AS frees` : ""}
     FROM found WHERE owed_run_id = run_id AND node_id IS NOT NULL
 ), owed_again AS (

@@ -1,5 +1,5 @@
 import { byProject, isLiving, judge, type Met, meet, readAsked } from "./claims.ts";
-import { booleans, type Instant, instantsOrNull, numbers, toMs, toMsOrNull } from "./parameters.ts";
+import { booleans, fromMs, type Instant, numbers, numbersOrNull, toMs, toMsOrNull } from "./parameters.ts";
 import { takePermits } from "./permits.ts";
 import { giveBack, type Outcome, readOutcomes } from "./settlements.ts";
 import {
@@ -108,13 +108,15 @@ interface Ended {
 
 export const settleDeliveries: Statement = (tables, { now }, values) => {
   const nexts = numbers(values[9]);
-  const dueAts = instantsOrNull(values[10], nexts.length);
+  const pauses = numbersOrNull(values[10], nexts.length);
   const window = Number(values[11]) * 1_000;
   const [areOurFaults, waits] = [booleans(values[12]), numbers(values[13])];
   const attempts = readOutcomes(values).flatMap((outcome, index): Ended[] => {
     const row = rowAt(tables.open_deliveries, outcome, outcome.id);
     if (row === undefined || row.attempt_id !== outcome.attemptId || row.node_id === null) return [];
-    const dueAt = Math.max(dueAts[index] ?? now, now);
+    const pause = pauses[index] ?? null;
+    const lastAt = (row.first_started_at as Instant) + window;
+    const dueAt = Math.max(now, pause === null ? lastAt : Math.min(now + fromMs(pause), lastAt));
     const counts = !row.by_hand && !areOurFaults[index];
     return [{ outcome, row, next: nexts[index] as number, dueAt, waits: waits[index] as number, counts }];
   });

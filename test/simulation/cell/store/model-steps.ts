@@ -240,10 +240,10 @@ export class ModelSteps {
       found === "unknown" ? undefined : { host: hostOfTarget(target_url), nobody: found === "nobody" };
     const error = isGood ? null : 'an error, with "quotes" and {braces}';
     const status = isGood ? ("succeeded" as const) : random.pick(["failed", "timed_out"] as const);
-    const dueAt = Math.floor(this.nowMs) + random.pick([-500, 0, 1_000, 4_000]);
+    const waitMs = random.pick([0, 0.25, 1_000, 4_000]);
     const next = isGood
       ? { status: "succeeded" as const }
-      : random.pick([{ status: "failed" as const }, { status: "queued" as const, dueAt }]);
+      : random.pick([{ status: "failed" as const }, { status: "queued" as const, waitMs }]);
     return { ...common, met, status, responseStatus: random.pick([null, isGood ? 200 : 500]), error, next };
   }
 
@@ -388,8 +388,11 @@ export class ModelSteps {
     const goodShare = random.pick([0, 0.5, 1]);
     const settlements = this.some(sent).map((row) => {
       const isGood = random.chance(goodShare);
-      const dueAt = Math.floor(this.nowMs) + random.pick([0, 1_000]);
-      const pending = { status: "pending" as const, dueAt, waits: row.waits + 1 };
+      const pending = {
+        status: "pending" as const,
+        waitMs: random.pick([0, 1_000, null]),
+        waits: row.waits + 1,
+      };
       return {
         ...placeOf(row),
         shard: 0,

@@ -15,8 +15,8 @@ import {
 } from "./gates.ts";
 import { type MetHost, readHosts, watchHosts } from "./host-gates.ts";
 import {
+  fromMs,
   type Instant,
-  instantsOrNull,
   numbers,
   numbersOrNull,
   texts,
@@ -143,12 +143,12 @@ function settleSome(
   note: (run: RunRow, row: OpenJobRow, outcome: Outcome, frees: boolean) => void,
 ): object[] {
   const nexts = numbers(values[9]);
-  const dueAts = instantsOrNull(values[10], nexts.length);
+  const pauses = numbersOrNull(values[10], nexts.length);
   const [lates, waits] = [numbersOrNull(values[11]), numbersOrNull(values[12])];
   const attempts = outcomes.flatMap((outcome, index): Attempt[] => {
     const row = rowAt(tables.open_jobs, outcome, outcome.id);
     if (row === undefined || row.run_id !== outcome.attemptId || row.node_id === null) return [];
-    const dueAt = Math.max(dueAts[index] ?? now, now);
+    const dueAt = now + fromMs(pauses[index] ?? 0);
     return [{ outcome, row, next: nexts[index] as number, dueAt }];
   });
   // The answers tell of the rows as they were. `is_keyed` is for the history; Postgres answers no such column.
