@@ -146,6 +146,35 @@ describe("a settlement of a delivery", () => {
     if (nextAt > answeredAt && waitMs === null) expect(nextAt).toBe(lastAt);
   });
 
+  test.each([
+    ["leapt a moment ago", "steady_since = now() - interval '30 s', seen_at = now()", false],
+    [
+      "leapt by 30 days, and no worker has noted it yet",
+      "steady_since = '-infinity', seen_at = now() - interval '30 days'",
+      false,
+    ],
+    [
+      "was set back, and no worker has noted it yet",
+      "steady_since = '-infinity', seen_at = now() + interval '1 h'",
+      false,
+    ],
+    [
+      "has run evenly for more than a minute",
+      "steady_since = now() - interval '61 s', seen_at = now()",
+      true,
+    ],
+  ])("disables no endpoint by a clock that is not trusted: it %s", async (_, watch, isDisabling) => {
+    await noteClock(store.db, null);
+    await store.query(`UPDATE clock_watch SET ${watch}`);
+    const { started } = await startOne();
+    await store.query("UPDATE open_deliveries SET started_at = now() - interval '30 days' WHERE id = $1", [
+      idToUuid(started.claim.deliveryId),
+    ]);
+    const { items } = await settle(started, failedDelivery("over"));
+    await store.query("DELETE FROM clock_watch");
+    expect(items[0]?.isDisabling).toBe(isDisabling);
+  });
+
   test("of the last failure ends it as failed", async () => {
     const { project, started } = await startOne();
     expect((await settle(started, failedDelivery("over"))).items[0]).toMatchObject({

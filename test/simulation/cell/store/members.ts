@@ -13,6 +13,7 @@ import {
 const LISTED: Instant = 3_600 * SECOND;
 const LEAP: Instant = 10 * SECOND;
 const UNSEEN: Instant = 600 * SECOND;
+const TRUSTED_AFTER: Instant = 60 * SECOND;
 
 export const createShards: Statement = (tables, _time, values) => {
   for (const region of numbers(values[0])) {
@@ -167,6 +168,12 @@ export const clearHostLimit: Statement = (tables, _time, values) => {
   const host = String(values[0]);
   return tables.host_limits.delete(host) ? [{ host }] : [];
 };
+
+export function isClockTrusted({ clock_watch }: Tables, now: Instant): boolean {
+  if (clock_watch === null) return true;
+  const { steady_since, seen_at } = clock_watch;
+  return steady_since <= now - TRUSTED_AFTER && seen_at >= now - UNSEEN && seen_at <= now + LEAP;
+}
 
 export const noteClock: Statement = (tables, { now }, values) => {
   const leaptAt = instantOrNull(values[0]);
