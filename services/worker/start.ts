@@ -62,6 +62,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
   const { nodeId, regions } = options;
   await untilAnswered(log, () => createShards(db, regions, options.shardsPerRegion));
 
+  const clockWatch = new ClockWatch(cell);
   const shards: ShardHost = new ShardHost(cell, {
     nodeId,
     isTrusted: () => ownership.isTrusted,
@@ -69,7 +70,8 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
   });
   const firer: Firer = new Firer(cell, {
     ...(options.ids && { ids: options.ids }),
-    heldOf: (shard) => (ownership.isTrusted ? shards.find(HOME_REGION, shard)?.held : undefined),
+    heldOf: (shard) =>
+      ownership.isTrusted && clockWatch.mayFire() ? shards.find(HOME_REGION, shard)?.held : undefined,
     onChange({ look }) {
       if (look) lookForSchedules();
       pump.soon();
@@ -131,7 +133,6 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
    * harm.
    */
   const isOnDuty = () => regions.some((region) => shards.find(region, 0) !== undefined);
-  const clockWatch = new ClockWatch(cell);
   const rollUp = createInsights();
   metrics.deletionsWaitSeconds.follow(() => (isOnDuty() ? single(clockWatch.waitMs() / 1_000) : []));
 

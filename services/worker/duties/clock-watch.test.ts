@@ -85,6 +85,7 @@ describe("what deletes by time", () => {
         clocks.database += ms;
       },
       nowIfSteadyFor: (ms: number) => watch.nowIfSteadyFor(ms),
+      mayFire: () => watch.mayFire(),
       waitMs: () => watch.waitMs(),
       get at() {
         return clocks.database;
@@ -99,6 +100,25 @@ describe("what deletes by time", () => {
     watch.leap(500);
     expect(await watch.tick(MINUTE_MS)).toBe(watch.at);
     expect(watch.waitMs()).toBe(0);
+  });
+
+  test("lets no schedule fire for a minute after a leap ahead by more than a firing may be late, or until it leaps back", async () => {
+    const watch = startWatch();
+    for (const [leapMs, mayFire] of [
+      [10 * MINUTE_MS, true],
+      [-30 * DAY_MS, true],
+      [30 * DAY_MS, false],
+      [-30 * DAY_MS, true],
+      [11 * MINUTE_MS, false],
+    ] as const) {
+      await watch.tick(MINUTE_MS);
+      watch.leap(leapMs);
+      expect([leapMs, watch.mayFire()]).toEqual([leapMs, mayFire]);
+    }
+    await watch.tick(MINUTE_MS - 1);
+    expect(watch.mayFire()).toBe(false);
+    await watch.tick(1);
+    expect(watch.mayFire()).toBe(true);
   });
 
   test.each([

@@ -1,3 +1,4 @@
+import { CATCH_UP_MS } from "../../../shared/domain/schedule.ts";
 import { type Clock, realNow } from "../../../shared/platform/clock.ts";
 import type { Log } from "../../../shared/platform/log.ts";
 import { LEAP_MS, noteClock } from "../../../shared/store/cell/clock-watch.ts";
@@ -5,6 +6,12 @@ import type { Database } from "../../../shared/store/database/database.ts";
 
 /** Deletions wait this long after a leap: longer than an operator who was called needs to set a clock right. */
 export const DELETIONS_WAIT_MS = 3_600_000;
+
+/**
+ * Firings wait this long after the clock was set ahead further than a firing may be late: longer than a clock is wrong that
+ * a host corrects by itself. A schedule that has fired by such a clock would be silent until that clock's time has come.
+ */
+const FIRINGS_WAIT_MS = 60_000;
 
 /**
  * Keeps a database clock that is wrong for a while from deleting anything, since what is deleted is gone for good. The
@@ -25,6 +32,8 @@ export class ClockWatch {
   private leaptAt: number | null = null;
   /** Whether that leap is noted for other processes. */
   private isNoted = true;
+  /** When the clock was last set far ahead, by this process's own; -Infinity if it was not, or was set back since. */
+  private farAheadAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: {
     db: Database;
@@ -75,6 +84,12 @@ export class ClockWatch {
     return this.steadySince !== null && now - this.steadySince >= ms ? this.clock.now() : null;
   }
 
+  /** Whether schedules may fire by the clock. */
+  mayFire(): boolean {
+    this.look();
+    return this.monotonic() >= this.farAheadAt + FIRINGS_WAIT_MS;
+  }
+
   /** How long it is until deletions go on. */
   waitMs(): number {
     const now = this.look();
@@ -92,6 +107,7 @@ export class ClockWatch {
       this.steadySince = now;
       this.leaptAt = now;
       this.isNoted = false;
+      this.farAheadAt = leapMs > CATCH_UP_MS ? this.monotonic() : Number.NEGATIVE_INFINITY;
     }
     return now;
   }
