@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
+import type { Flow } from "../../domain/flow-key.ts";
 import { declareNodeDead } from "../cell/nodes.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import {
@@ -27,6 +28,12 @@ beforeAll(async () => {
 afterAll(() => store.stop());
 
 const claimAll = (claims: Claim[], node = nodeId) => way.claim(store.db, node, claims);
+
+/** The flow of jobs: without a key, and with one that lets several of them start. */
+const KEYS: [string, Flow | null][] = [
+  ["of a job without a flow key", null],
+  ["of a job with a flow key", { key: "twice", concurrency: 5 }],
+];
 
 describe.each(WAYS)("a claim, %s", (_name, theirs) => {
   beforeAll(() => {
@@ -111,40 +118,49 @@ describe.each(WAYS)("a claim, %s", (_name, theirs) => {
     expect(answers[5]).toMatchObject({ attempt: { jobId: other[0] } });
   });
 
-  test("that is sent again after an unknown outcome is granted once more and counted once", async () => {
-    const project = await store.addProject({ concurrency: 2 });
-    const jobs = await store.addJobs(project, 2);
-    const claims = jobs.map((jobId) => store.claimOf(project, jobId));
-    const first = await claimAll(claims);
-    const again = await claimAll(claims.map((claim) => ({ ...claim, runId: store.newRunId() })));
-    expect(kindsOf(again)).toEqual(["granted", "granted"]);
-    expect(again.map(runIdOf)).toEqual(first.map(runIdOf));
-    expect(again.map(startedAtOf)).toEqual(first.map(startedAtOf));
-    expect(await store.flow(project)).toMatchObject({ production_jobs: 2, month_runs: 2 });
-    expect(await store.query("SELECT runs::int FROM usage_days WHERE project_no = $1", [project])).toEqual([
-      { runs: 2 },
-    ]);
-  });
+  test.each(KEYS)(
+    "%s, that is sent again after an unknown outcome is granted once more and counted once",
+    async (_, flow) => {
+      const project = await store.addProject({ concurrency: 2 });
+      const jobs = await store.addJobs(project, 2, { flow });
+      const claims = jobs.map((jobId) => store.claimOf(project, jobId));
+      const first = await claimAll(claims);
+      const again = await claimAll(claims.map((claim) => ({ ...claim, runId: store.newRunId() })));
+      expect(kindsOf(again)).toEqual(["granted", "granted"]);
+      expect(again.map(runIdOf)).toEqual(first.map(runIdOf));
+      expect(again.map(startedAtOf)).toEqual(first.map(startedAtOf));
+      expect(await store.query("SELECT in_use FROM flow_keys WHERE project_no = $1", [project])).toEqual(
+        flow === null ? [] : [{ in_use: 2 }],
+      );
+      expect(await store.flow(project)).toMatchObject({ production_jobs: 2, month_runs: 2 });
+      expect(await store.query("SELECT runs::int FROM usage_days WHERE project_no = $1", [project])).toEqual([
+        { runs: 2 },
+      ]);
+    },
+  );
 
-  test("of a retry that is sent again after an unknown outcome names the due time that the first answer named", async () => {
-    const project = await store.addProject();
-    const [automatic = "", manual = ""] = await store.addJobs(project, 2);
-    // The automatic attempt is due when the plan says, the manual one when it was requested.
-    const first = await store.start(nodeId, project, automatic);
-    const dueAt = Math.floor(Date.now()) - 5_000;
-    const [plan] = (await way.settle(store.db, [settlementOf(first, failedWith({ dueAt }))])).items;
-    const failed = await store.start(nodeId, project, manual);
-    await way.settle(store.db, [settlementOf(failed, failedWith("over"))]);
-    const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
-    const retried = await retryRun(store.db, scope, failed.granted.runId, store.newRunId(), keyCause());
-    const requestedAt = retried.kind === "retried" ? retried.run.startedAt : 0;
+  test.each(KEYS)(
+    "%s, of a retry that is sent again after an unknown outcome names the due time that the first answer named",
+    async (_, flow) => {
+      const project = await store.addProject();
+      const [automatic = "", manual = ""] = await store.addJobs(project, 2, { flow });
+      // The automatic attempt is due when the plan says, the manual one when it was requested.
+      const first = await store.start(nodeId, project, automatic);
+      const dueAt = Math.floor(Date.now()) - 5_000;
+      const [plan] = (await way.settle(store.db, [settlementOf(first, failedWith({ dueAt }))])).items;
+      const failed = await store.start(nodeId, project, manual);
+      await way.settle(store.db, [settlementOf(failed, failedWith("over"))]);
+      const scope = { projectNo: project, environment: "production", sinceAt: 0 } as const;
+      const retried = await retryRun(store.db, scope, failed.granted.runId, store.newRunId(), keyCause());
+      const requestedAt = retried.kind === "retried" ? retried.run.startedAt : 0;
 
-    const claims = [automatic, manual].map((jobId) => store.claimOf(project, jobId, { attempt: 2 }));
-    const answers = [await claimAll(claims), await claimAll(claims)];
-    for (const answer of answers)
-      expect(answer.map(scheduledAtOf)).toEqual([plan?.nextRetryAt ?? null, requestedAt]);
-    expect(answers[1]).toEqual(answers[0]);
-  });
+      const claims = [automatic, manual].map((jobId) => store.claimOf(project, jobId, { attempt: 2 }));
+      const answers = [await claimAll(claims), await claimAll(claims)];
+      for (const answer of answers)
+        expect(answer.map(scheduledAtOf)).toEqual([plan?.nextRetryAt ?? null, requestedAt]);
+      expect(answers[1]).toEqual(answers[0]);
+    },
+  );
 
   test("of a held project is blocked for a moment; a release lets it through", async () => {
     const project = await store.addProject();
