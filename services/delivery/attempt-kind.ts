@@ -8,18 +8,23 @@ import type { ParkOutcome } from "../../shared/store/queue/parking.ts";
 /** An owed attempt that the node was told of, with its region and environment. */
 export type OwedItem = DueItem & { region: Region; environment: Environment };
 
-/** A claimed attempt, and when its claim was asked for, by performance.now(). Null if an earlier claim had brought it. */
+/**
+ * A claimed attempt, and an instant shortly before it began, by performance.now(): when its statement was asked for. Null if
+ * an earlier claim had begun it.
+ */
 export type Asked<Granted> = Granted & { askedAt: number | null };
 
-/** `isNew` tells whether the attempt that was granted is the one that this claim began. */
-export function noteAsked<Granted>(
-  claimed: Claimed<Granted>,
-  askedAt: number,
-  isNew: (attempt: Granted) => boolean,
-): Claimed<Asked<Granted>> {
-  if (claimed.kind !== "granted") return claimed;
-  const { attempt } = claimed;
-  return { kind: "granted", attempt: { ...attempt, askedAt: isNew(attempt) ? askedAt : null } };
+/** Adds to the answers of a statement when it was asked for. `hasBegun` tells whether the claim began the attempt. */
+export function noteAsked<Granted, Claim, Answer extends Claimed<Granted> | null>(
+  answers: readonly Answer[],
+  claims: readonly Claim[],
+  { askedAt, hasBegun }: { askedAt: number; hasBegun(attempt: Granted, claim: Claim): boolean },
+): (Claimed<Asked<Granted>> | Exclude<Answer, Claimed<Granted>>)[] {
+  return answers.map((answer, index) => {
+    if (answer?.kind !== "granted") return answer as Exclude<Answer, Claimed<Granted>>;
+    const isNew = hasBegun(answer.attempt, claims[index] as Claim);
+    return { kind: "granted", attempt: { ...answer.attempt, askedAt: isNew ? askedAt : null } };
+  });
 }
 
 /** The settlement with what is left of the wait for its next attempt. The attempt ended at `endedAt`, by performance.now(). */

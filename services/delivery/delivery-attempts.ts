@@ -54,11 +54,14 @@ export function createDeliveryAttempts(
   const timedClaim = metrics.statement("claim_webhooks");
   const timedSettlement = metrics.statement("settle_webhooks");
   const noteLateness = metrics.lateness("webhooks");
-  const claiming = inBatches((claims: DeliveryClaim[]) =>
-    timedClaim(claims.length, () => claimDeliveries(db, nodeId, claims)),
-  );
+  const claiming = inBatches(async (claims: DeliveryClaim[]) => {
+    const askedAt = performance.now();
+    const answers = await timedClaim(claims.length, () => claimDeliveries(db, nodeId, claims));
+    const hasBegun = ({ attemptId }: GrantedDelivery, claim: DeliveryClaim) => attemptId === claim.attemptId;
+    return noteAsked(answers, claims, { askedAt, hasBegun });
+  });
   const settling = inBatches(async (attempts: SentDelivery[]) => {
-    const settlements = attempts.map(({ settlement }) => settlement);
+    const settlements = attempts.map(({ settlement, endedAt }) => waitLeft(settlement, endedAt));
     const settled = await timedSettlement(attempts.length, () => settleDeliveries(db, settlements, windowMs));
     sendHints(bus, settled);
     noteCommitted(log, () => {
@@ -98,18 +101,9 @@ export function createDeliveryAttempts(
     locate: (item) => locating.submit(item),
     park: ({ projectNo, environment, region, id, attempt }, at) =>
       parking.submit({ projectNo, environment, region, id, attempt, ...at }),
-    async claim({ projectNo, environment, region, id: deliveryId, attempt }) {
+    claim({ projectNo, environment, region, id: deliveryId, attempt }) {
       const attemptId = ids.next(ATTEMPT_PREFIX, clock.now());
-      const askedAt = performance.now();
-      const claimed = await claiming.submit({
-        projectNo,
-        environment,
-        region,
-        deliveryId,
-        attempt,
-        attemptId,
-      });
-      return noteAsked(claimed, askedAt, (granted) => granted.attemptId === attemptId);
+      return claiming.submit({ projectNo, environment, region, deliveryId, attempt, attemptId });
     },
     urlOf: ({ endpoint }) => endpoint?.url ?? null,
     async send(item, granted, host) {
@@ -139,9 +133,7 @@ export function createDeliveryAttempts(
       };
     },
     async settle(sent) {
-      await retries.untilSettled(sent.settlement, (settlement) =>
-        settling.submit({ ...sent, settlement: waitLeft(settlement, sent.endedAt) }),
-      );
+      await retries.untilSettled(sent.settlement, (settlement) => settling.submit({ ...sent, settlement }));
     },
   };
 }

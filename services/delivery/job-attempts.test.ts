@@ -71,7 +71,7 @@ test("the statement for flow keys claims and settles what is told to have one, a
   expect(asked()).toEqual(["signing secrets", "claim_ordinary"]);
 });
 
-test("an attempt counts from when its claim was asked for, unless an earlier claim had brought it", async () => {
+test("an attempt counts from when its claim was asked for, unless an earlier claim had begun it", async () => {
   const { jobs } = await startJobs();
   const item = await oweJob(await store.addProject(), {});
   const before = performance.now();

@@ -72,29 +72,33 @@ export function createJobAttempts(
   const timedSettlement = metrics.statement("settle_jobs");
   const noteLateness = metrics.lateness("jobs");
   const onCalled = (owed: Placed<OwedAttempt>[]) => sendHints(bus, { owed, freed: [] });
-  const claimingWhole = inBatches((claims: Claim[]) =>
-    timedClaim(claims.length, () => claimWhole(db, nodeId, claims, onCalled)),
-  );
-  const claimingLong = ordinaryFirst<Claim, Claimed>({
-    ordinary: (claims) => timedClaim(claims.length, () => claimMost(db, nodeId, claims)),
+  const claimBy =
+    <Answer extends Claimed | null>(run: (claims: Claim[]) => Promise<Answer[]>) =>
+    async (claims: Claim[]) => {
+      const askedAt = performance.now();
+      const answers = await timedClaim(claims.length, () => run(claims));
+      const hasBegun = ({ runId }: GrantedAttempt, claim: Claim) => runId === claim.runId;
+      return noteAsked<GrantedAttempt, Claim, Answer>(answers, claims, { askedAt, hasBegun });
+    };
+  const claimingWhole = inBatches(claimBy((claims) => claimWhole(db, nodeId, claims, onCalled)));
+  const claimingLong = ordinaryFirst({
+    ordinary: claimBy((claims) => claimMost(db, nodeId, claims)),
     long: claimingWhole.submit,
     gatherMs: 0,
   });
   const asClaimed = (attempt: GrantedAttempt | null): Claimed | null =>
     attempt === null ? null : { kind: "granted", attempt };
-  const claimingOrdinary = ordinaryFirst<Claim, Claimed>({
-    ordinary: async (claims) =>
-      (await timedClaim(claims.length, () => claimOrdinary(db, nodeId, claims))).map(asClaimed),
+  const claimingOrdinary = ordinaryFirst({
+    ordinary: claimBy(async (claims) => (await claimOrdinary(db, nodeId, claims)).map(asClaimed)),
     long: claimingLong.submit,
   });
   // claimOrdinary and claimMost leave every job with a flow key, so they are not asked about gated attempts.
-  const claimingGated = ordinaryFirst<Claim, Claimed>({
-    ordinary: async (claims) =>
-      (await timedClaim(claims.length, () => claimKeyed(db, nodeId, claims))).map(asClaimed),
+  const claimingGated = ordinaryFirst({
+    ordinary: claimBy(async (claims) => (await claimKeyed(db, nodeId, claims)).map(asClaimed)),
     long: claimingWhole.submit,
   });
   const settleLong = async (sent: SentAttempt[]) => {
-    const settlements = sent.map(({ settlement }) => settlement);
+    const settlements = sent.map(({ settlement, endedAt }) => waitLeft(settlement, endedAt));
     const settled = await timedSettlement(sent.length, () => settleAttempts(db, settlements));
     sendHints(bus, settled);
     noteCommitted(log, () => {
@@ -171,9 +175,7 @@ export function createJobAttempts(
       secretsOf({ projectNo, environment }).catch(() => undefined);
       const runId = ids.next(RUN_PREFIX, clock.now());
       const claiming = isGated ? claimingGated : claimingOrdinary;
-      const askedAt = performance.now();
-      const claimed = await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
-      return noteAsked(claimed, askedAt, (granted) => granted.runId === runId);
+      return await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
     },
     urlOf: ({ targetUrl }) => targetUrl,
     async send(item, granted, host) {
@@ -202,9 +204,7 @@ export function createJobAttempts(
       return { projectNo, attempt, host, settlement, endedAt: performance.now(), span };
     },
     async settle(sent) {
-      await retries.untilSettled(sent.settlement, (settlement) =>
-        settle({ ...sent, settlement: waitLeft(settlement, sent.endedAt) }),
-      );
+      await retries.untilSettled(sent.settlement, (settlement) => settle({ ...sent, settlement }));
     },
   };
 }

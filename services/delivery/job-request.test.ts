@@ -200,7 +200,7 @@ describe("an attempt", () => {
     expect(settlement).toMatchObject({ status: "timed_out", requests: [] });
   });
 
-  test("has its deadline counted from its recorded start if an earlier claim brought it", async () => {
+  test("has its deadline counted from its recorded start if an earlier claim had begun it", async () => {
     const settlement = await attemptAt(() => {}, { elapsedMs: ATTEMPT_TIMEOUT_MS - 200 });
     expect(settlement).toMatchObject({ status: "timed_out", responseStatus: null });
     expect(settlement.durationMs).toBeLessThan(ATTEMPT_TIMEOUT_MS - 1_000);

@@ -59,6 +59,7 @@ test("a worker fires schedules after the clock leapt by minutes, and none at fir
   await clock.leapTo(first + 30 * 86_400_000);
   looks = 0;
   await until(() => looks >= 4);
+  await until(() => worker.walk.look(true));
   expect(await nextRunAt()).toBe(second);
 
   await worker.stop();

@@ -117,6 +117,13 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
     },
   });
 
+  let couldFire = true;
+  async function watchClock(): Promise<void> {
+    const mayFire = clockWatch.mayFire();
+    if (mayFire && !couldFire) lookForSchedules();
+    couldFire = mayFire;
+    await clockWatch.watch();
+  }
   function lookForSchedules(): void {
     looking.soon();
     lookingBack.soon();
@@ -172,7 +179,7 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
   const loops = [
     repeat("beat", BEAT_EVERY_MS, beat, log),
     repeat("ownership", ownershipEveryMs, () => ownership.tick(), log),
-    repeat("clock", CLOCK_EVERY_MS, () => clockWatch.watch(), log),
+    repeat("clock", CLOCK_EVERY_MS, watchClock, log),
     ...listDuties(options, clockWatch, rollUp).map(({ name, everyMs, run }) =>
       repeat(name, everyMs, async () => void (isOnDuty() && (await run(cell))), log),
     ),

@@ -89,7 +89,7 @@ describe("a hostile target that", () => {
       expect(Buffer.byteLength(run.error ?? "")).toBeLessThanOrEqual(ERROR_BYTES_MAX);
       expect(run.durationMs ?? Number.NaN).toBeLessThan(timeoutMs + SLACK_MS);
       if (run.status === "timed_out") {
-        // The deadline counts from the recorded start, and the duration from the moment when the request could be sent.
+        // The deadline counts from the claim, and the duration from the moment when the request could be sent.
         expect(run.durationMs).toBeGreaterThan(timeoutMs / 2);
       }
     }

@@ -272,8 +272,8 @@ export const MUTANTS: readonly Mutant[] = [
   {
     name: "a leap that a worker off duty has seen is not noted",
     file: "services/worker/start.ts",
-    from: "() => clockWatch.watch()",
-    to: "async () => undefined",
+    from: "    await clockWatch.watch();\n",
+    to: "",
     caughtBy: "services/worker/ownership.test.ts",
   },
   {

@@ -109,9 +109,15 @@ describe("what deletes by time", () => {
       [-30 * DAY_MS, true],
       [30 * DAY_MS, false],
       [-30 * DAY_MS, true],
+      [10 * MINUTE_MS, true],
+      [30 * DAY_MS, false],
+      [MINUTE_MS, false],
+      [-MINUTE_MS, false],
+      [-20 * DAY_MS, false],
+      [-10 * DAY_MS, true],
       [11 * MINUTE_MS, false],
     ] as const) {
-      await watch.tick(MINUTE_MS);
+      await watch.tick(MINUTE_MS / 2);
       watch.leap(leapMs);
       expect([leapMs, watch.mayFire()]).toEqual([leapMs, mayFire]);
     }

@@ -32,8 +32,9 @@ export class ClockWatch {
   private leaptAt: number | null = null;
   /** Whether that leap is noted for other processes. */
   private isNoted = true;
-  /** When the clock was last set far ahead, by this process's own; -Infinity if it was not, or was set back since. */
-  private farAheadAt = Number.NEGATIVE_INFINITY;
+  /** Until when schedules wait, by this process's own clock; and by how much the clock has leapt ahead since they began to. */
+  private firingsWaitUntil = Number.NEGATIVE_INFINITY;
+  private aheadMs = 0;
 
   constructor(options: {
     db: Database;
@@ -84,10 +85,10 @@ export class ClockWatch {
     return this.steadySince !== null && now - this.steadySince >= ms ? this.clock.now() : null;
   }
 
-  /** Whether schedules may fire by the clock. */
+  /** Whether schedules may fire by the clock. They always may by a test clock, which is put ahead on purpose. */
   mayFire(): boolean {
     this.look();
-    return this.monotonic() >= this.farAheadAt + FIRINGS_WAIT_MS;
+    return this.clock.real !== undefined || this.monotonic() >= this.firingsWaitUntil;
   }
 
   /** How long it is until deletions go on. */
@@ -107,7 +108,9 @@ export class ClockWatch {
       this.steadySince = now;
       this.leaptAt = now;
       this.isNoted = false;
-      this.farAheadAt = leapMs > CATCH_UP_MS ? this.monotonic() : Number.NEGATIVE_INFINITY;
+      this.aheadMs = leapMs + (this.monotonic() < this.firingsWaitUntil ? this.aheadMs : 0);
+      const isFar = this.aheadMs > CATCH_UP_MS;
+      this.firingsWaitUntil = isFar ? this.monotonic() + FIRINGS_WAIT_MS : Number.NEGATIVE_INFINITY;
     }
     return now;
   }

@@ -5,17 +5,15 @@ export const LEAP_MS = 10_000;
 /** The clock may go unwatched for this long when workers change. How the clock ran in a longer gap is unknown. */
 const UNSEEN_MS = 600_000;
 
-/** Longer than workers need to see a leap and note it. */
-const TRUSTED_AFTER_MS = 60_000;
-
 /**
- * Whether Postgres' clock has run evenly of late, as far as workers have noted. What cannot be undone asks here, so that a
- * clock that is wrong for a while does not bring it about. Where no worker has noted anything yet, the clock is trusted.
+ * Whether Postgres' clock has run evenly for `forMs` milliseconds (SQL), as far as workers have noted. What cannot be undone
+ * asks here, so that a clock that is or was wrong does not bring it about. The clock is trusted where no worker has noted
+ * anything yet, and where a test clock was put ahead on purpose.
  */
-export const IS_CLOCK_TRUSTED = `coalesce((
-  SELECT steady_since <= ${REAL_NOW} - interval '${TRUSTED_AFTER_MS} ms'
+export const hasClockRunEvenly = (forMs: string): string => `(now() <> ${REAL_NOW} OR coalesce((
+  SELECT steady_since <= ${REAL_NOW} - ${forMs}::float8 * interval '1 ms'
          AND seen_at BETWEEN ${REAL_NOW} - interval '${UNSEEN_MS} ms' AND ${REAL_NOW} + interval '${LEAP_MS} ms'
-    FROM clock_watch), true)`;
+    FROM clock_watch), true))`;
 
 /** Instants by the database's clock, in milliseconds since 1970. */
 export interface ClockNote {

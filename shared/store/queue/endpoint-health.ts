@@ -1,5 +1,5 @@
 import type { DisabledReason } from "../../domain/webhook.ts";
-import { IS_CLOCK_TRUSTED } from "../cell/clock-watch.ts";
+import { hasClockRunEvenly } from "../cell/clock-watch.ts";
 import { eventTypeCode, runStatusCode } from "../database/codes.ts";
 import { disabledData } from "./event-data.ts";
 import { tellOf } from "./owed-deliveries.ts";
@@ -10,8 +10,8 @@ import { tellOf } from "./owed-deliveries.ts";
  * A settlement disables an endpoint when an attempt has failed and everything sent to the endpoint has failed since an attempt
  * that began at least DELIVERY_WINDOW_SECONDS ago (domain/delivery.ts). Attempts overlap, so they are compared by when they
  * began. `failing_since` is the earliest beginning of a failed attempt after the beginning of the latest success. A failure by
- * our own fault, or of an attempt that was asked for by hand, does not count. While the clock is not trusted
- * (cell/clock-watch.ts), no endpoint is disabled: a clock that is days ahead for a minute would drop all that is owed.
+ * our own fault, or of an attempt that was asked for by hand, does not count. No endpoint is disabled unless the clock has run
+ * evenly for as long (cell/clock-watch.ts): one that was set ahead, or right, by days would drop all that is owed.
  *
  * `generation` counts how often an endpoint was disabled. A delivery keeps the generation that its endpoint had when it was
  * owed, and is dropped if the endpoint has another one. So disabling costs the same however much is owed.
@@ -61,7 +61,7 @@ export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIA
    CROSS JOIN LATERAL (SELECT greatest(e.succeeded_at, t.succeeded_at) AS succeeded_at) latest
 ), judged AS MATERIALIZED (
   SELECT *, enabled AND has_failed AND coalesce(failed_since <= now() - ${windowMs}::float8 * interval '1 ms', false)
-            AND ${IS_CLOCK_TRUSTED} AS is_disabling
+            AND ${hasClockRunEvenly(windowMs)} AS is_disabling
     FROM health
 ), healed AS (
   UPDATE webhooks w

@@ -1,5 +1,5 @@
 import { byProject, isLiving, judge, type Met, meet, readAsked } from "./claims.ts";
-import { isClockTrusted } from "./members.ts";
+import { hasClockRunEvenly } from "./members.ts";
 import { booleans, fromMs, type Instant, numbers, numbersOrNull, toMs, toMsOrNull } from "./parameters.ts";
 import { takePermits } from "./permits.ts";
 import { giveBack, type Outcome, readOutcomes } from "./settlements.ts";
@@ -205,7 +205,7 @@ function judgeEndpoint(
   const nowFailed = failed.filter((at) => latest === null || at > latest);
   const failedSince = earliestOf([before, ...nowFailed]);
   const hasFailedForLong = failed.length > 0 && failedSince !== null && failedSince <= now - window;
-  const isDisabling = endpoint.enabled && hasFailedForLong && isClockTrusted(tables, now);
+  const isDisabling = endpoint.enabled && hasFailedForLong && hasClockRunEvenly(tables, window, now);
   endpoint.failing_since = failedSince;
   endpoint.succeeded_at = latest;
   endpoint.enabled &&= !isDisabling;

@@ -13,7 +13,6 @@ import {
 const LISTED: Instant = 3_600 * SECOND;
 const LEAP: Instant = 10 * SECOND;
 const UNSEEN: Instant = 600 * SECOND;
-const TRUSTED_AFTER: Instant = 60 * SECOND;
 
 export const createShards: Statement = (tables, _time, values) => {
   for (const region of numbers(values[0])) {
@@ -169,10 +168,10 @@ export const clearHostLimit: Statement = (tables, _time, values) => {
   return tables.host_limits.delete(host) ? [{ host }] : [];
 };
 
-export function isClockTrusted({ clock_watch }: Tables, now: Instant): boolean {
+export function hasClockRunEvenly({ clock_watch }: Tables, span: Instant, now: Instant): boolean {
   if (clock_watch === null) return true;
   const { steady_since, seen_at } = clock_watch;
-  return steady_since <= now - TRUSTED_AFTER && seen_at >= now - UNSEEN && seen_at <= now + LEAP;
+  return steady_since <= now - span && seen_at >= now - UNSEEN && seen_at <= now + LEAP;
 }
 
 export const noteClock: Statement = (tables, { now }, values) => {
