@@ -117,7 +117,9 @@ describe("the runbook's shell lines, with a kubectl context that leads elsewhere
       const refused = [...output.matchAll(/^(error|Error from server|Usage|bash:).*$/gm)].map(
         ([line]) => line,
       );
-      if (!ENDS_EARLY.includes(heading)) expect(refused).toEqual([]);
+      // Here several restarts may come within a second, since nothing has to be waited for.
+      const unexpected = refused.filter((line) => !line.includes("triggered within the past second"));
+      if (!ENDS_EARLY.includes(heading)) expect(unexpected).toEqual([]);
       for (const namespace of findNamespaces(sent)) expect(["jobwheel", "restore-test"]).toContain(namespace);
     },
   );
