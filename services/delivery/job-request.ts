@@ -77,9 +77,10 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
 }
 
 /**
- * How long an attempt may still take, in milliseconds. The node's own time tells, from shortly before it began,
- * however the database's clock was set meanwhile. An attempt that an earlier claim had begun counts from its recorded start. A node learns only within seconds that the database's clock was set forward; until then that start may
- * seem to lie in the future. Even so the attempt gets no more than `timeoutMs`.
+ * How long an attempt may still take, in milliseconds. The node's own time tells, from shortly before it began, however
+ * the database's clock was set meanwhile. An attempt that an earlier claim had begun counts from its recorded start. A node
+ * learns only within seconds that the database's clock was set forward; until then that start may seem to lie in the
+ * future. Even so the attempt gets no more than `timeoutMs`.
  */
 export function timeLeftMs(
   { startedAt, askedAt }: Asked<Pick<GrantedAttempt, "startedAt">>,

@@ -17,11 +17,11 @@ test("a worker fires schedules after the clock leapt by minutes, and none at fir
   const store = await startStore();
   const clock = await startManualClock(store.url);
   const project = await store.addProject();
-  let looks = 0;
+  let firings = 0;
   const db: Database = {
     ...store.db,
     run(name, text, values) {
-      if (name === "list_due_schedules") looks++;
+      if (name === "fire_schedules") firings++;
       return store.db.run(name, text, values);
     },
   };
@@ -57,9 +57,10 @@ test("a worker fires schedules after the clock leapt by minutes, and none at fir
   await until(async () => (await nextRunAt()) !== first);
   const second = await nextRunAt();
   await clock.leapTo(first + 30 * 86_400_000);
-  looks = 0;
-  await until(() => looks >= 4);
-  await until(() => worker.walk.look(true));
+  firings = 0;
+  // What the first look finds would be fired before the second one is answered.
+  for (let look = 0; look < 2; look++) await until(() => worker.walk.look(true));
+  expect(firings).toBe(0);
   expect(await nextRunAt()).toBe(second);
 
   await worker.stop();

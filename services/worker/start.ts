@@ -165,7 +165,8 @@ export async function startWorker(cell: Cell, options: WorkerOptions): Promise<W
   ];
   const homeShards = () =>
     shards.held.filter(({ region }) => region === HOME_REGION).map(({ shard }) => shard);
-  const looking = repeat("schedules", LOOK_EVERY_MS, () => firer.look(homeShards()), log);
+  const lookIfMayFire = async () => void (clockWatch.mayFire() && (await firer.look(homeShards())));
+  const looking = repeat("schedules", LOOK_EVERY_MS, lookIfMayFire, log);
   const lookingBack = repeat("late schedules", LOOK_BACK_EVERY_MS, () => firer.lookBack(homeShards()), log);
   const lookingForBulk = repeat("bulk", BULK_EVERY_MS, () => bulk.look(homeShards()), log);
   const ownershipEveryMs =

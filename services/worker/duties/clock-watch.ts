@@ -8,7 +8,7 @@ import type { Database } from "../../../shared/store/database/database.ts";
 export const DELETIONS_WAIT_MS = 3_600_000;
 
 /**
- * Firings wait this long after the clock was set ahead further than a firing may be late: longer than a clock is wrong that
+ * Firings wait this long after the clock leapt ahead at once by more than a firing may be late: longer than a clock is wrong that
  * a host corrects by itself. A schedule that has fired by such a clock would be silent until that clock's time has come.
  */
 const FIRINGS_WAIT_MS = 60_000;
