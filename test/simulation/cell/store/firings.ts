@@ -83,7 +83,15 @@ function fireDue(tables: Tables, now: Instant, due: readonly Firing[]): object[]
   for (const { schedule, thenAt } of due) schedule.next_run_at = thenAt;
   const judged = due.map((firing) => ({ firing, turn: judgeTurn(tables, firing, now) }));
   const coming = judged.flatMap(({ turn }) => (turn?.makesJob ? [turn] : []));
-  const isNew = new Map(coming.map(({ job, isFirst }) => [job.id, isFirst]));
+  const firstOf = new Map(
+    coming.toReversed().map(({ job, firedFor }) => [`${job.schedule_id} ${firedFor}`, job.id]),
+  );
+  const isNew = new Map(
+    coming.map(({ job, isFirst, firedFor }) => [
+      job.id,
+      isFirst && firstOf.get(`${job.schedule_id} ${firedFor}`) === job.id,
+    ]),
+  );
   const parked = giveFlows(
     tables,
     now,
@@ -154,12 +162,13 @@ function readDue(tables: Tables, now: Instant, values: readonly unknown[]): Firi
 function fire(
   tables: Tables,
   { schedule, shard, jobId }: Firing,
-  { firedFor, job, isFirst, isWithin, makesJob }: Turn,
+  { firedFor, job, isWithin, makesJob }: Turn,
   now: Instant,
   parked: ReadonlySet<string>,
 ) {
-  if (!isFirst) return null;
   const { id } = schedule;
+  // The same statement may have fired this instant: a schedule that is ready when the clock goes back may come twice.
+  if (tables.firings.has(attemptKey(id, firedFor))) return null;
   tables.firings.set(attemptKey(id, firedFor), {
     ...{ schedule_id: id, fired_for: firedFor, job_id: makesJob ? jobId : null },
     due_at: makesJob && schedule.spread_ms !== null ? job.run_at : null,
