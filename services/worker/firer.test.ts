@@ -1,12 +1,14 @@
 import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
-import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
+import type { Flow } from "../../shared/domain/flow-key.ts";
+import { createIdSource, idToUuid, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
 import type { Overlap } from "../../shared/domain/schedule.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
+import type { Database } from "../../shared/store/database/database.ts";
 import { addEndpoint } from "../../shared/store/delivery-test-support.ts";
 import { listFirings } from "../../shared/store/queue/firing-ledger.ts";
 import { acquireShards, createShards, type HeldShard } from "../../shared/store/queue/shards.ts";
@@ -32,6 +34,8 @@ let aheadMs = 0;
 /** Whether the worker trusts its lease. */
 let isTrusted = true;
 let firer: Firer;
+/** The schedules that each statement was to fire. */
+let asked: string[][];
 
 beforeAll(async () => {
   store = await startStore();
@@ -46,8 +50,16 @@ beforeEach(async () => {
   project = await store.addProject();
   aheadMs = 0;
   isTrusted = true;
+  asked = [];
+  const db: Database = {
+    ...store.db,
+    run(name, text, values) {
+      if (name.startsWith("fire_")) asked.push(String(values[2]).slice(1, -1).split(","));
+      return store.db.run(name, text, values);
+    },
+  };
   const cell = {
-    db: store.db,
+    db,
     bus: createInProcessBus(),
     clock: { now, stop: () => undefined },
     log: createLog({ name: "test", level: "silent" }),
@@ -65,7 +77,7 @@ const wholeSecond = (at: number) => Math.floor(at / SECOND_MS) * SECOND_MS;
 /** A schedule whose next firing is at that instant, whatever its timetable says. */
 async function create(
   nextRunAt: number,
-  wish: { cron?: string; payload?: string; overlap?: Overlap } = {},
+  wish: { cron?: string; payload?: string; overlap?: Overlap; flow?: Flow } = {},
 ): Promise<string> {
   const id = ids.next(SCHEDULE_PREFIX, Date.now());
   const schedule = {
@@ -193,6 +205,28 @@ test("the clock set back an hour while a look is under way: what comes due from 
   const second = await create(Date.now() - SECOND_MS);
   await firer.look([SHARD]);
   await turnUntil(async () => (await firedCount(second)) === 1);
+});
+
+test("the clock set back while a schedule is ready to fire: no statement has it twice", async () => {
+  const keyed = (key: string) => create(Date.now() - SECOND_MS, { flow: { key } });
+  const first = await keyed("first");
+  await firer.look([SHARD]);
+  const session = await store.session();
+  await session.query("BEGIN");
+  await session.query("SELECT FROM schedules FOR UPDATE");
+  firer.advance(now());
+  await store.untilBlocked();
+  const second = await keyed("second");
+  await firer.look([SHARD]);
+  // It waits for the first one, whose statement has no end yet.
+  firer.advance(now());
+  firer.forget();
+  await firer.look([SHARD]);
+  firer.advance(now());
+  await session.query("COMMIT");
+  await turnUntil(async () => (await firedCount(first)) + (await firedCount(second)) === 2);
+  for (const ids of asked) expect(ids).toEqual([...new Set(ids)]);
+  expect(asked.flat()).toContain(idToUuid(second));
 });
 
 test("a timetable that is replaced by one with the same next instant no longer decides what follows", async () => {

@@ -124,6 +124,8 @@ export class Firer {
     this.lookAnew();
     this.timers = new Timers(this.cell.clock.now());
     this.remembered.clear();
+    this.ready = [];
+    this.readyBound = [];
   }
 
   /** Begins no more firings, and resolves when the last one has ended. */
