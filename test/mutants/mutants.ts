@@ -320,7 +320,7 @@ export const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "a note of the clock takes back the later leap that another has noted",
-    file: "shared/store/cell/clock-watch.ts",
+    file: "shared/store/database/clock-watch.ts",
     from: "greatest(w.steady_since, $1::timestamptz)",
     to: "coalesce($1::timestamptz, w.steady_since)",
     caughtBy: "services/worker/duties/clock-watch.test.ts",

@@ -1,7 +1,7 @@
 import { CATCH_UP_MS } from "../../../shared/domain/schedule.ts";
 import { type Clock, realNow } from "../../../shared/platform/clock.ts";
 import type { Log } from "../../../shared/platform/log.ts";
-import { LEAP_MS, noteClock } from "../../../shared/store/cell/clock-watch.ts";
+import { LEAP_MS, noteClock } from "../../../shared/store/database/clock-watch.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 
 /** Deletions wait this long after a leap: longer than an operator who was called needs to set a clock right. */

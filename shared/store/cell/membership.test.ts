@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
+import { noteClock } from "../database/clock-watch.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { settlementOf, startStore, type TestStore } from "../test-support.ts";
-import { noteClock } from "./clock-watch.ts";
 import { joinCell, NameTaken } from "./membership.ts";
 import { beatNode, declareNodeDead, findLivingNode, listLostAttempts, listNodes } from "./nodes.ts";
 

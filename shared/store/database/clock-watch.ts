@@ -1,4 +1,4 @@
-import { type Database, epochMs, REAL_NOW } from "../database/database.ts";
+import { type Database, epochMs, REAL_NOW } from "./database.ts";
 
 /** Clocks that follow the database's clock differ by less than this. A smaller step is no leap. */
 export const LEAP_MS = 10_000;

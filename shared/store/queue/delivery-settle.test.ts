@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
-import { noteClock } from "../cell/clock-watch.ts";
 import { listLostDeliveries } from "../cell/nodes.ts";
+import { noteClock } from "../database/clock-watch.ts";
 import { askTime } from "../database/database.ts";
 import {
   addEndpoint,

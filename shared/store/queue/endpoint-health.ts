@@ -1,5 +1,5 @@
 import type { DisabledReason } from "../../domain/webhook.ts";
-import { hasClockRunEvenly } from "../cell/clock-watch.ts";
+import { hasClockRunEvenly } from "../database/clock-watch.ts";
 import { eventTypeCode, runStatusCode } from "../database/codes.ts";
 import { disabledData } from "./event-data.ts";
 import { tellOf } from "./owed-deliveries.ts";
@@ -11,7 +11,7 @@ import { tellOf } from "./owed-deliveries.ts";
  * that began at least DELIVERY_WINDOW_SECONDS ago (domain/delivery.ts). Attempts overlap, so they are compared by when they
  * began. `failing_since` is the earliest beginning of a failed attempt after the beginning of the latest success. A failure by
  * our own fault, or of an attempt that was asked for by hand, does not count. No endpoint is disabled unless the clock has run
- * evenly for as long (cell/clock-watch.ts): one that was set ahead, or right, by days would drop all that is owed.
+ * evenly for as long (database/clock-watch.ts): one that was set ahead, or right, by days would drop all that is owed.
  *
  * `generation` counts how often an endpoint was disabled. A delivery keeps the generation that its endpoint had when it was
  * owed, and is dropped if the endpoint has another one. So disabling costs the same however much is owed.

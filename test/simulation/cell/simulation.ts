@@ -1,7 +1,7 @@
 import type { OutboundRequest } from "../../../services/delivery/outbound.ts";
 import { RESCUE_GRACE_MS } from "../../../services/worker/duties/rescue.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
-import { LEAP_MS } from "../../../shared/store/cell/clock-watch.ts";
+import { LEAP_MS } from "../../../shared/store/database/clock-watch.ts";
 import { STATEMENT_TIMEOUT_MS } from "../../../shared/store/database/database.ts";
 import type { FinalState, History } from "../../support/history/history.ts";
 import { Clients } from "./clients.ts";

@@ -15,7 +15,7 @@ import { nextInstant, OVERLAPS, readTimetable } from "../../../../shared/domain/
 import { REGIONS, type Scope } from "../../../../shared/domain/scope.ts";
 import { hostOfTarget } from "../../../../shared/domain/target.ts";
 import { WAIT_REASONS } from "../../../../shared/domain/wait.ts";
-import { noteClock } from "../../../../shared/store/cell/clock-watch.ts";
+import { noteClock } from "../../../../shared/store/database/clock-watch.ts";
 import { listHeldRegions, setProjectHeld, setRegionsHeld } from "../../../../shared/store/cell/holds.ts";
 import { clearHostLimit, listHostLimits, setHostLimit } from "../../../../shared/store/cell/host-limits.ts";
 import * as nodes from "../../../../shared/store/cell/nodes.ts";

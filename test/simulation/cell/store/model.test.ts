@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import pg from "pg";
 import { ApiError } from "../../../../shared/domain/errors.ts";
-import { noteClock } from "../../../../shared/store/cell/clock-watch.ts";
+import { noteClock } from "../../../../shared/store/database/clock-watch.ts";
 import type { Database, PooledDatabase } from "../../../../shared/store/database/database.ts";
 import { NodeDeclaredDead } from "../../../../shared/store/queue/claim.ts";
 import { startStore, type TestStore } from "../../../../shared/store/test-support.ts";
