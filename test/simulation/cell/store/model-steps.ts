@@ -15,11 +15,11 @@ import { nextInstant, OVERLAPS, readTimetable } from "../../../../shared/domain/
 import { REGIONS, type Scope } from "../../../../shared/domain/scope.ts";
 import { hostOfTarget } from "../../../../shared/domain/target.ts";
 import { WAIT_REASONS } from "../../../../shared/domain/wait.ts";
-import { noteClock } from "../../../../shared/store/database/clock-watch.ts";
 import { listHeldRegions, setProjectHeld, setRegionsHeld } from "../../../../shared/store/cell/holds.ts";
 import { clearHostLimit, listHostLimits, setHostLimit } from "../../../../shared/store/cell/host-limits.ts";
 import * as nodes from "../../../../shared/store/cell/nodes.ts";
 import { listMiscountedFlows } from "../../../../shared/store/cell/permits-audit.ts";
+import { noteClock } from "../../../../shared/store/database/clock-watch.ts";
 import { environmentOf, flowClassNamed, regionOf } from "../../../../shared/store/database/codes.ts";
 import { askTime, type Database } from "../../../../shared/store/database/database.ts";
 import { startBulk } from "../../../../shared/store/queue/bulk/counting.ts";
