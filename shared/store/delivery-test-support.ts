@@ -160,7 +160,7 @@ export function deliverySettlementOf(
   };
 }
 
-/** The parts of a settlement whose attempt failed: it is retried at `dueAt` or, if that is past, at once; or the delivery is over. */
+/** The parts of a settlement whose attempt failed: it is retried at `dueAt` (at once if that is past), or the delivery is over. */
 export function failedDelivery(next: { dueAt: number } | "over"): Partial<DeliverySettlement> {
   return {
     status: "failed",

@@ -254,7 +254,7 @@ export function settlementOf(
   };
 }
 
-/** The parts of a settlement whose attempt failed: it is retried at `dueAt` or, if that is past, at once; or the job is over. */
+/** The parts of a settlement whose attempt failed: it is retried at `dueAt` (at once if that is past), or the job is over. */
 export function failedWith(next: { dueAt: number } | "over"): Partial<Settlement> {
   return {
     status: "failed",

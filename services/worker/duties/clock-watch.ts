@@ -8,8 +8,8 @@ import type { Database } from "../../../shared/store/database/database.ts";
 export const DELETIONS_WAIT_MS = 3_600_000;
 
 /**
- * Firings wait this long after the clock leapt ahead at once by more than a firing may be late: longer than a clock is wrong that
- * a host corrects by itself. A schedule that has fired by such a clock would be silent until that clock's time has come.
+ * Schedules wait this long after the clock has leapt ahead by more than CATCH_UP_MS. A schedule that fires by a clock that is
+ * days ahead is silent until that time has come. A host that sets its clock right by itself does so within this time.
  */
 const FIRINGS_WAIT_MS = 60_000;
 
@@ -32,8 +32,9 @@ export class ClockWatch {
   private leaptAt: number | null = null;
   /** Whether that leap is noted for other processes. */
   private isNoted = true;
-  /** Until when schedules wait, by this process's own clock; and by how much the clock has leapt ahead since they began to. */
+  /** Until when schedules wait, by this process's own clock. */
   private firingsWaitUntil = Number.NEGATIVE_INFINITY;
+  /** The sum of the leaps since schedules began to wait. */
   private aheadMs = 0;
 
   constructor(options: {

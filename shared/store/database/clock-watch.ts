@@ -6,9 +6,9 @@ export const LEAP_MS = 10_000;
 const UNSEEN_MS = 600_000;
 
 /**
- * Whether Postgres' clock has run evenly for `forMs` milliseconds (SQL), as far as workers have noted. What cannot be undone
- * asks here, so that a clock that is or was wrong does not bring it about. The clock is trusted where no worker has noted
- * anything yet, and where a test clock was put ahead on purpose.
+ * An SQL condition: Postgres' clock has run evenly for `forMs` (an SQL expression, milliseconds), as far as workers have
+ * noted. A statement whose effect cannot be undone asks for it, so that a clock that is or was wrong does not cause the
+ * effect. The condition is true while no worker has noted anything, and under a test clock that was put ahead.
  */
 export const hasClockRunEvenly = (forMs: string): string => `(now() <> ${REAL_NOW} OR coalesce((
   SELECT steady_since <= ${REAL_NOW} - ${forMs}::float8 * interval '1 ms'
