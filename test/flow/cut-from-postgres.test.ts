@@ -16,6 +16,12 @@ const LEASE_MS = 2_000;
 const CUT_MS = 3 * LEASE_MS;
 const JOBS = 40;
 
+/** The ways in which the link to Postgres fails, and comes back. */
+const CUTS = [
+  ["refuses", { cut: () => proxy.cut(), mend: () => proxy.mend() }],
+  ["is silent", { cut: () => proxy.freeze(), mend: () => proxy.thaw() }],
+] as const;
+
 let cell: Cell;
 let proxy: TcpProxy;
 let proxied: PooledDatabase;
@@ -49,30 +55,34 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   proxy.mend();
+  proxy.thaw();
   await cell.stop();
   await proxied.close();
   await Promise.all([proxy.stop(), target.stop()]);
 });
 
 describe("a worker that is cut off from Postgres and still reaches NATS", () => {
-  test("beats only while its lease is trusted, so that delivery nodes then find what is due", async () => {
-    await cell.startDelivery();
-    await cell.startWorker({ db: proxied, leaseMs: LEASE_MS });
-    const project = await cell.addProject();
-    const send = async () => {
-      const before = target.arrivals.length;
-      await cell.addJobs(project, [{ targetUrl: target.url }]);
-      await target.until(({ length }) => length > before, 30_000);
-    };
-    await until(() => beats.some(({ kind }) => kind === "worker"));
-    await send();
-    proxy.cut();
-    const cutAt = performance.now();
-    while (performance.now() < cutAt + CUT_MS) await send();
-    proxy.mend();
-    beats.length = 0;
-    await until(() => beats.some(({ kind }) => kind === "worker"));
-  });
+  test.each(CUTS)(
+    "beats only while its lease is trusted, so that delivery nodes then find what is due, with a link that %s",
+    async (_how, { cut, mend }) => {
+      await cell.startDelivery();
+      await cell.startWorker({ db: proxied, leaseMs: LEASE_MS });
+      const project = await cell.addProject();
+      const send = async () => {
+        const before = target.arrivals.length;
+        await cell.addJobs(project, [{ targetUrl: target.url }]);
+        await target.until(({ length }) => length > before, 30_000);
+      };
+      await until(() => beats.some(({ kind }) => kind === "worker"));
+      await send();
+      cut();
+      const cutAt = performance.now();
+      while (performance.now() < cutAt + CUT_MS) await send();
+      mend();
+      beats.length = 0;
+      await until(() => beats.some(({ kind }) => kind === "worker"));
+    },
+  );
 });
 
 describe("a delivery node that is cut off from Postgres and still reaches NATS", () => {

@@ -64,6 +64,21 @@ describe("a kept connection that the target closes instead of answering", () => 
     throw new Error("no connection was used twice");
   });
 
+  test("leaves a job that has one attempt failed, with an unknown outcome", async () => {
+    for (let count = 0; count < JOBS_MAX; count++) {
+      const [id = ""] = await cell.addJobs(project, [{ targetUrl: closing.url, maxAttempts: 1 }]);
+      const job = await untilEnded(cell, project, id);
+      if (job.status === "succeeded") continue;
+      expect(job).toMatchObject({ status: "failed", attempts: 1 });
+      expect(await cell.runs(project, id)).toMatchObject([
+        { status: "failed", responseStatus: null, error: UNKNOWN_ERROR },
+      ]);
+      expect(closing.requests.filter((request) => request.includes(id)).length).toBe(1);
+      return;
+    }
+    throw new Error("no connection was used twice");
+  });
+
   test("leaves a delivery attempt with an unknown outcome that does not count against the endpoint, and the next one follows at once", async () => {
     const jobs = startTarget();
     await cell.addEndpoint(project, { url: `${closing.url}/hook` });

@@ -27,6 +27,23 @@ async function serve(...args: Parameters<typeof startRawServer>): Promise<RawSer
   return server;
 }
 
+/** An authority that this process trusts until the test is over. */
+function trustAuthority(): ReturnType<typeof makeAuthority> {
+  const authority = makeAuthority();
+  closing.push(() => authority.remove());
+  const trusted = tls.getCACertificates("default");
+  tls.setDefaultCACertificates([authority.cert]);
+  closing.push(() => tls.setDefaultCACertificates(trusted));
+  return authority;
+}
+
+/** Whether a target speaks TLS, and what it is served with then. */
+const WAYS_TO_TARGET = {
+  "plain HTTP": () => ({}),
+  TLS: () => ({ tls: trustAuthority().issue("IP:127.0.0.1") }),
+};
+const WAYS = Object.entries(WAYS_TO_TARGET);
+
 function open(resolve?: Resolve): Outbound {
   const outbound = openOutbound({ allowInsecure: true, own: [] }, resolve);
   closing.push(() => outbound.close());
@@ -81,12 +98,12 @@ describe("a connection", () => {
     expect(server.requests.length).toBe(2);
   });
 
-  test("on which the target speaks unasked is not used again", async () => {
+  test.each(WAYS)("on which the target speaks unasked is not used again, over %s", async (_way, wishOf) => {
     const sockets: net.Socket[] = [];
     const server = await serve((socket) => {
       sockets.push(socket);
       socket.write(FINE);
-    });
+    }, wishOf());
     const outbound = open();
     await outbound.post(requestTo(server.url));
     sockets[0]?.write(answerOf("500 Not yours"));
@@ -95,8 +112,8 @@ describe("a connection", () => {
     expect(server.connectionCount).toBe(2);
   });
 
-  test("whose close has arrived unseen is not used again", async () => {
-    const server = await serve((socket) => socket.end(FINE));
+  test.each(WAYS)("whose close has arrived unseen is not used again, over %s", async (_way, wishOf) => {
+    const server = await serve((socket) => socket.end(FINE), wishOf());
     const outbound = open();
     for (let count = 0; count < 50; count++) {
       expect(wordsOf(await outbound.post(requestTo(server.url)))).toBe("200 complete");
@@ -127,18 +144,21 @@ describe("a kept connection that is closed in place of an answer", () => {
     ["closed", (socket: net.Socket) => socket.end()],
     ["reset", (socket: net.Socket) => socket.resetAndDestroy()],
   ] as const) {
-    test(`leaves the outcome unknown where it was ${how}: nothing is sent again, and the next has a fresh one`, async () => {
-      const server = await serve((socket, _request, place) => {
-        if (place === 2) close(socket);
-        else socket.write(FINE);
-      });
-      const outbound = open();
-      const outcomes: string[] = [];
-      for (let count = 0; count < 3; count++)
-        outcomes.push(wordsOf(await outbound.post(requestTo(server.url))));
-      expect(outcomes).toEqual(["200 complete", "unknown", "200 complete"]);
-      expect([server.requests.length, server.connectionCount]).toEqual([3, 2]);
-    });
+    test.each(WAYS)(
+      `leaves the outcome unknown where it was ${how}, over %s: nothing is sent again, and the next has a fresh one`,
+      async (_way, wishOf) => {
+        const server = await serve((socket, _request, place) => {
+          if (place === 2) close(socket);
+          else socket.write(FINE);
+        }, wishOf());
+        const outbound = open();
+        const outcomes: string[] = [];
+        for (let count = 0; count < 3; count++)
+          outcomes.push(wordsOf(await outbound.post(requestTo(server.url))));
+        expect(outcomes).toEqual(["200 complete", "unknown", "200 complete"]);
+        expect([server.requests.length, server.connectionCount]).toEqual([3, 2]);
+      },
+    );
   }
 
   test("is the target's failure where a byte of an answer had come", async () => {
@@ -292,12 +312,7 @@ describe("a target over TLS", () => {
 
 describe("a target that is trusted", () => {
   test("and sends session tickets without end is a fault, long before the deadline", async () => {
-    const authority = makeAuthority();
-    closing.push(() => authority.remove());
-    const trusted = tls.getCACertificates("default");
-    tls.setDefaultCACertificates([authority.cert]);
-    closing.push(() => tls.setDefaultCACertificates(trusted));
-    const { key, cert } = authority.issue("DNS:a.example");
+    const { key, cert } = trustAuthority().issue("DNS:a.example");
     const folder = mkdtempSync(join(tmpdir(), "tickets-"));
     closing.push(() => rmSync(folder, { recursive: true }));
     writeFileSync(join(folder, "target.pem"), key + cert);
