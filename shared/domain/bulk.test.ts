@@ -6,9 +6,9 @@ import {
   checkInstants,
   decideAbort,
   isBulkOver,
-  membersPerPage,
   PAGES_PER_SECOND,
   PER_SECOND_BOUNDS,
+  pagesOf,
   readSelection,
 } from "./bulk.ts";
 import { ApiError } from "./errors.ts";
@@ -110,11 +110,16 @@ test("only what is not over can be aborted", () => {
   }
 });
 
-test("the pages of a second hold a second's members, and no page more than its part", () => {
+test("the pages of a second hold a second's members and no page more, and there are many only if they have ten members", () => {
   for (let perSecond = PER_SECOND_BOUNDS.min; perSecond <= PER_SECOND_BOUNDS.max; perSecond++) {
-    const count = membersPerPage(perSecond);
-    expect(count * PAGES_PER_SECOND).toBeGreaterThanOrEqual(perSecond);
-    expect(count).toBeLessThanOrEqual(perSecond);
-    expect((count - 1) * PAGES_PER_SECOND).toBeLessThan(perSecond);
+    const { membersMax, everyMs } = pagesOf(perSecond);
+    const pages = Math.round(1_000 / everyMs);
+    expect(membersMax * pages).toBeGreaterThanOrEqual(perSecond);
+    expect((membersMax - 1) * pages).toBeLessThan(perSecond);
+    expect(pages).toBeGreaterThanOrEqual(PAGES_PER_SECOND.min);
+    expect(pages).toBeLessThanOrEqual(PAGES_PER_SECOND.max);
+    if (pages > PAGES_PER_SECOND.min) expect(membersMax).toBeGreaterThanOrEqual(10);
   }
+  expect(pagesOf(50)).toEqual({ membersMax: 5, everyMs: 100 });
+  expect(pagesOf(1_000)).toEqual({ membersMax: 40, everyMs: 40 });
 });

@@ -153,12 +153,19 @@ export function decideAbort({ status }: { status: BulkStatus }): void {
   if (isBulkOver(status)) throw invalidRequest(`The operation is already ${status} and cannot be aborted.`);
 }
 
-/** How many members are judged together: a tenth of those of a second, so that the work is spread over the second. */
-export function membersPerPage(perSecond: number): number {
-  return Math.ceil(perSecond / PAGES_PER_SECOND);
+/**
+ * The members of a running operation are judged page by page, and the pages are spread over the second, since other jobs wait
+ * while one is judged. A statement costs as much as a few members do. So there are more than PAGES_PER_SECOND.min pages only
+ * if each has PAGE_MEMBERS_MIN members.
+ */
+export function pagesOf(perSecond: number): { membersMax: number; everyMs: number } {
+  const { min, max } = PAGES_PER_SECOND;
+  const pages = Math.min(max, Math.max(min, Math.floor(perSecond / PAGE_MEMBERS_MIN)));
+  return { membersMax: Math.ceil(perSecond / pages), everyMs: 1_000 / pages };
 }
 
-export const PAGES_PER_SECOND = 10;
+export const PAGES_PER_SECOND = { min: 10, max: 25 } as const;
+const PAGE_MEMBERS_MIN = 10;
 
 /** A filter with a longer id or host is refused, so longer texts are never stored or shown. */
 const ID_CHARACTERS_MAX = 100;

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { sendCommands } from "../../../shared/bus/hints.ts";
-import { PAGES_PER_SECOND } from "../../../shared/domain/bulk.ts";
+import { pagesOf } from "../../../shared/domain/bulk.ts";
 import { createIdSource, type IdSource } from "../../../shared/domain/ids.ts";
 import type { Cell } from "../../../shared/process/cell.ts";
 import { startBulk } from "../../../shared/store/queue/bulk/counting.ts";
@@ -13,7 +13,6 @@ import { createTurns } from "./turns.ts";
 
 /** The bound over all environments, so that bulk operations leave connections and time of Postgres to jobs. */
 const STATEMENTS_AT_ONCE_MAX = 3;
-const PAGE_EVERY_MS = 1_000 / PAGES_PER_SECOND;
 
 export interface BulkPassOptions {
   /** The shard of the home region as this worker owns it now, if it does and may act on it. */
@@ -29,6 +28,17 @@ interface Work {
   bulk: OpenBulk;
   dueAt: number;
 }
+
+/** What a step of an operation has changed, and when the next one is due. */
+interface Step {
+  change: Partial<OpenBulk>;
+  /** From the instant at which this step was due. */
+  everyMs: number;
+  /** At least, from the instant at which this step began. */
+  waitMs: number;
+}
+
+const AT_ONCE = { everyMs: 0, waitMs: 0 };
 
 /** The work of one worker for one environment: the environment's operations take turns, one statement at a time. */
 interface Lane {
@@ -131,14 +141,18 @@ export class BulkPass {
       const after = await this.inTurn(() => this.step(next.bulk));
       this.stepCount--;
       if (after === null) lane.works.delete(next.bulk.id);
-      else Object.assign(next, { bulk: { ...next.bulk, ...after.change }, dueAt: beganAt + after.waitMs });
+      else {
+        // A step that began late does not put off the steps behind it, so that the pace is kept.
+        const dueAt = Math.max(next.dueAt + after.everyMs, beganAt + after.waitMs);
+        Object.assign(next, { bulk: { ...next.bulk, ...after.change }, dueAt });
+      }
     }
     // An operation that is learnt from here on begins a new lane.
     this.lanes.delete(name);
   }
 
   /** Returns null if no step is left, or if the next step is unknown: the next look tells. Does not throw. */
-  private async step(bulk: OpenBulk): Promise<{ change: Partial<OpenBulk>; waitMs: number } | null> {
+  private async step(bulk: OpenBulk): Promise<Step | null> {
     const held = this.isStopped ? undefined : this.options.heldOf(bulk.shard);
     if (held === undefined) return null;
     const place = { projectNo: bulk.projectNo, environment: bulk.environment, id: bulk.id, held };
@@ -147,7 +161,9 @@ export class BulkPass {
         case "counting":
           return await this.count(bulk, place);
         case "waiting":
-          return (await startBulk(this.cell.db, place)) ? { change: { status: "running" }, waitMs: 0 } : null;
+          return (await startBulk(this.cell.db, place))
+            ? { ...AT_ONCE, change: { status: "running" } }
+            : null;
         case "running":
           return await this.judge(bulk, place);
       }
@@ -166,7 +182,7 @@ export class BulkPass {
       this.looksWanted++;
       return null;
     }
-    if (counted.countedTo !== null) return { change: counted, waitMs: 0 };
+    if (counted.countedTo !== null) return { ...AT_ONCE, change: counted };
     this.wantLook();
     return null;
   }
@@ -178,7 +194,12 @@ export class BulkPass {
     if (judged === null) return null;
     this.note(bulk, judged);
     sendCommands(bus, judged.owed, clock.now());
-    if (!judged.isOver) return { change: {}, waitMs: Math.max(PAGE_EVERY_MS, Math.ceil(judged.waitMs) + 1) };
+    if (!judged.isOver)
+      return {
+        change: {},
+        everyMs: pagesOf(bulk.perSecond).everyMs,
+        waitMs: judged.waitMs > 0 ? Math.ceil(judged.waitMs) + 1 : 0,
+      };
     this.cell.log.info({ bulkId: bulk.id, action: bulk.action }, "bulk.done");
     this.wantLook();
     return null;

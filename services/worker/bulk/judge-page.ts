@@ -1,4 +1,4 @@
-import { membersPerPage, readSelection } from "../../../shared/domain/bulk.ts";
+import { pagesOf, readSelection } from "../../../shared/domain/bulk.ts";
 import { firstIdAt, type IdSource, JOB_PREFIX, RUN_PREFIX } from "../../../shared/domain/ids.ts";
 import type { OwedAttempt, Placed } from "../../../shared/domain/owed.ts";
 import { retainedSince } from "../../../shared/domain/plan.ts";
@@ -16,7 +16,7 @@ export function judgePage(
   place: BulkPlace,
   { ids, now }: { ids: IdSource; now: number },
 ): Promise<(JudgedPage & { owed: Placed<OwedAttempt>[] }) | null> {
-  const count = membersPerPage(bulk.perSecond);
+  const count = pagesOf(bulk.perSecond).membersMax;
   const newIds = (prefix: string) => Array.from({ length: count }, () => ids.next(prefix, now));
   const selection = readSelection(bulk.action, bulk.filter);
   switch (selection.action) {
