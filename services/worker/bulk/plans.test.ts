@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import type { BulkAction, BulkFilter } from "../../../shared/domain/bulk.ts";
-import { SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
+import { idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { explain, recordStatements } from "../../../shared/store/plan-test-support.ts";
 import { LOOKED_AT_MAX } from "../../../shared/store/queue/bulk/candidates.ts";
 import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
-import { askFor, startWorkerOf, type TestWorker } from "./test-support.ts";
+import { askFor, bulkOf, startWorkerOf, type TestWorker } from "./test-support.ts";
 
 /** A page of a bulk operation reads what it looks at, however many other jobs and runs there are. */
 
@@ -88,5 +88,38 @@ test.each([
     const { wholeTables, pagesRead } = await explain(store, { mode, ...statement, tables });
     expect({ mode, wholeTables }).toEqual({ mode, wholeTables: [] });
     expect(pagesRead).toBeLessThan(LOOKED_AT_MAX * PAGES_PER_JOB);
+  }
+});
+
+test("jobs of a schedule are found among many that wait for an attempt asked for by hand, which are not read for each page", async () => {
+  const crowded = await store.addProject();
+  const waiting = 150_000;
+  const jobs = await store.addJobs(crowded, 3);
+  const others = uuidToId(SCHEDULE_PREFIX, SCHEDULE.replace("a", "b"));
+  await store.query("UPDATE open_jobs SET schedule_id = $2 WHERE project_no = $1", [
+    crowded,
+    idToUuid(others),
+  ]);
+  await store.query(
+    `INSERT INTO open_jobs (project_no, environment, region, job_id, run_id, due_at, attempts_allowed, schedule_id)
+     SELECT $1, 1, 0, gen_random_uuid(), gen_random_uuid(), now(), 1, $3 FROM generate_series(1, $2::int)`,
+    [crowded, waiting, SCHEDULE],
+  );
+  await store.query("UPDATE open_jobs SET run_id = gen_random_uuid() WHERE project_no = $1 AND job_id = $2", [
+    crowded,
+    idToUuid(jobs[1] ?? ""),
+  ]);
+  await store.query("ANALYZE open_jobs");
+  const recorded = recordStatements(store.db);
+  const { countAll } = await startWorkerOf(store, { db: recorded.db });
+  const id = await askFor(store, crowded, "cancel", { schedule_id: others });
+  await countAll(id);
+  expect(await bulkOf(store, crowded, id)).toMatchObject({ matched: 3, sample: jobs });
+  const statement = recorded.statements.get("find_cancel_candidates_by_schedule");
+  if (statement === undefined) throw new Error("it was not asked");
+  for (const mode of ["force_generic_plan", "force_custom_plan"]) {
+    const { wholeTables, pagesRead } = await explain(store, { mode, ...statement, tables: ["open_jobs"] });
+    expect({ mode, wholeTables }).toEqual({ mode, wholeTables: [] });
+    expect(pagesRead).toBeLessThan(LOOKED_AT_MAX * 20);
   }
 });

@@ -72,10 +72,10 @@ interface Row {
 
 /**
  * Looks at the first LOOKED_AT_MAX ids of each region, and answers those that fit. If a region has more, the page ends at the
- * last id that was looked at there. `found` is a LATERAL FROM with the rows of `l` that fit.
+ * last id that was looked at there. `found` is a LATERAL FROM with the rows of `l` that fit. `facts` are parts that `from` reads.
  */
-const pageOf = (from: string, found: string): string => `
-WITH looked AS MATERIALIZED (
+const pageOf = (from: string, found: string, facts = ""): string => `
+WITH ${facts}looked AS MATERIALIZED (
   SELECT first.id, first.n, r.region
     FROM unnest($3::smallint[]) AS r (region)
    CROSS JOIN LATERAL (
@@ -118,15 +118,27 @@ const ENDED = `(
         WHERE ($7::uuid IS NULL OR e.schedule_id = $7)
           AND CASE WHEN $9::text IS NULL AND $10::int IS NULL THEN true ELSE (${LAST_RUN_FITS}) END) e`;
 
-// Running jobs are few, and are read as a whole; by id the planner would walk all queued jobs.
+/**
+ * Up to so many running jobs of a project are read as a whole, since they are in no index by their ids. More of them wait for an
+ * attempt that was asked for by hand. Then all jobs are walked that are not over, and OPEN leaves out those of other schedules.
+ */
+const RUNNING_MAX = 2_500;
+const RUNNING = `running AS MATERIALIZED (
+  SELECT count(*) > ${RUNNING_MAX} AS are_many
+    FROM (SELECT FROM open_jobs WHERE project_no = $1 AND run_id IS NOT NULL LIMIT ${RUNNING_MAX + 1}) first
+), `;
+const ARE_MANY = "(SELECT are_many FROM running)";
 const OPEN_OF_SCHEDULE = `SELECT job_id FROM (
       (SELECT job_id FROM open_jobs
-        WHERE schedule_id = $7 AND region = r.region AND run_id IS NULL AND ${inOrder("job_id")} LIMIT ${LOOKED_AT_MAX})
+        WHERE NOT ${ARE_MANY} AND schedule_id = $7 AND region = r.region AND run_id IS NULL AND ${inOrder("job_id")} LIMIT ${LOOKED_AT_MAX})
       UNION ALL
       (SELECT job_id
          FROM (SELECT job_id, environment, region, schedule_id FROM open_jobs
-                WHERE project_no = $1 AND run_id IS NOT NULL OFFSET 0) running
+                WHERE NOT ${ARE_MANY} AND project_no = $1 AND run_id IS NOT NULL OFFSET 0) own
         WHERE environment = $2 AND region = r.region AND schedule_id = $7 AND ${inOrder("job_id")} LIMIT ${LOOKED_AT_MAX})
+      UNION ALL
+      (SELECT job_id FROM open_jobs
+        WHERE ${ARE_MANY} AND ${IN_SCOPE} AND region = r.region AND ${inOrder("job_id")} LIMIT ${LOOKED_AT_MAX})
       ) either ORDER BY job_id`;
 
 const FIND: Record<JobSelection["action"], Record<By, string>> = {
@@ -135,7 +147,7 @@ const FIND: Record<JobSelection["action"], Record<By, string>> = {
       `SELECT job_id FROM open_jobs WHERE ${IN_SCOPE} AND region = r.region AND ${inOrder("job_id")}`,
       OPEN,
     ),
-    schedule: pageOf(OPEN_OF_SCHEDULE, OPEN),
+    schedule: pageOf(OPEN_OF_SCHEDULE, OPEN, RUNNING),
     tag: pageOf(taggedIn("$10", OPEN_STATE), OPEN),
   },
   retry: {
