@@ -323,6 +323,13 @@ describe("a dry run", () => {
     await worker.countAll(first);
     for (const id of [first, last]) expect((await bulkOf(store, project, id)).status).toBe("counted");
   });
+
+  test("waits for no other that is counted, however many there are", async () => {
+    const asked: string[] = [];
+    for (let n = 0; n < 12; n++)
+      asked.push(await askFor(store, project, "cancel", { all: true }, { dryRun: true }));
+    for (const id of asked) expect((await worker.find(id))?.status).toBe("counting");
+  });
 });
 
 describe("turns", () => {

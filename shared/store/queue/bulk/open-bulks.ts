@@ -20,12 +20,9 @@ export interface OpenBulk extends Scope {
   plan: Plan;
 }
 
-/** How many operations of one environment are counted side by side. */
-const COUNTING_MAX = 10;
-
 /**
- * The bulk operations of these shards of the home region that can go on: in each environment those that are counted, and the
- * one that runs or is the first to wait. The operations of one environment cannot hide those of another.
+ * The bulk operations of these shards of the home region that can go on: in each environment those that are counted, at most
+ * OPEN_BULKS_MAX, and the one that runs or is the first to wait.
  */
 export async function listOpenBulks(db: Database, shards: readonly number[]): Promise<OpenBulk[]> {
   const rows = await db.run<Row>("list_open_bulks", LIST, [column(shards)]);
@@ -53,7 +50,7 @@ SELECT b.project_no, b.environment, b.id, b.shard, b.action, b.filter, b.status,
          CROSS JOIN LATERAL (
                SELECT * FROM bulk_operations WHERE shard = s.shard AND ended_at IS NULL OFFSET 0) o) b
   JOIN projects p ON p.no = b.project_no
- WHERE b.place <= CASE WHEN b.status = ${COUNTING} THEN ${COUNTING_MAX} ELSE 1 END
+ WHERE b.status = ${COUNTING} OR b.place = 1
  ORDER BY b.id`;
 
 interface Row {
