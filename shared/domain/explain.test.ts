@@ -109,6 +109,12 @@ describe("why an attempt waits", () => {
       ahead: 0,
       message: "The attempt is due and nothing is in its way; no attempt goes before this one.",
     });
+    expect(explain(owed({ ahead: "unknown" }), around())).toMatchObject({
+      for: "turn",
+      ahead: null,
+      message:
+        "The attempt is due and nothing is in its way; an unknown number of those that are due at the same instant go before this one.",
+    });
   });
 
   test("is the flow key for each of its limits, and for a turn that has not come", () => {

@@ -22,6 +22,9 @@ export type ExplainedReason = (typeof EXPLAINED_REASONS)[number];
 /** The most attempts before another that are counted. */
 export const AHEAD_MAX = 1_000;
 
+/** How many attempts go before another. Null is more than AHEAD_MAX. Of those due at the same instant too many may be unknown. */
+export type Ahead = number | null | "unknown";
+
 /** Facts that can keep attempts of a job's project, region and host from being sent. Instants are milliseconds since 1970. */
 export interface Surroundings {
   isProjectHeld: boolean;
@@ -64,10 +67,10 @@ export interface OwedFacts {
   parkedFor: "full_host" | "host" | "flow" | null;
   /** The job has kept its place of the flow key's concurrency from an earlier attempt. */
   hasPlace: boolean;
-  /** How many due attempts go before it in its lane or, if it is parked, where it is parked; null beyond AHEAD_MAX. */
-  ahead: number | null;
-  /** How many due attempts of its flow key go before it; null beyond AHEAD_MAX, and for a job without a flow key. */
-  aheadAtFlow: number | null;
+  /** How many due attempts go before it in its lane or, if it is parked, where it is parked. */
+  ahead: Ahead;
+  /** How many due attempts of its flow key go before it; null for a job without a flow key. */
+  aheadAtFlow: Ahead;
 }
 
 export interface Waiting {
@@ -76,6 +79,7 @@ export interface Waiting {
   since: number;
   /** When the reason ends, if that is known. */
   until: number | null;
+  /** Null beyond AHEAD_MAX, and if it is not known. */
   ahead: number | null;
   limit?: number;
   inUse?: number;
@@ -91,10 +95,11 @@ export function explainWait(
   around: Surroundings,
   { now, createdAt }: { now: number; createdAt: number },
 ): Waiting {
-  const { dueAt, ahead } = owed;
+  const { dueAt } = owed;
   const isDue = dueAt <= now;
   const { month, host } = around;
-  const before = goBefore(ahead);
+  const ahead = knownOf(owed.ahead);
+  const before = goBefore(owed.ahead);
   const waits = (reason: ExplainedReason, message: string, more: Partial<Waiting> = {}): Waiting => ({
     ...{ for: reason, since: dueAt, until: null, ahead: null, ...more },
     message,
@@ -156,9 +161,8 @@ export function explainWait(
   const flow = around.flow && findFlowLimit(owed, around.flow, now);
   if (flow !== null) {
     const { message, ...more } = flow;
-    const aheadAtFlow = owed.aheadAtFlow;
-    return waits("flow", `${message}; ${goBefore(aheadAtFlow)} before this one.`, {
-      ahead: aheadAtFlow,
+    return waits("flow", `${message}; ${goBefore(owed.aheadAtFlow)} before this one.`, {
+      ahead: knownOf(owed.aheadAtFlow),
       ...more,
     });
   }
@@ -192,8 +196,13 @@ function findFlowLimit(
   return { flowKey, message: `The attempt waits for its turn at the flow key ${key}` };
 }
 
-const goBefore = (ahead: number | null) =>
-  ahead === null ? `more than ${AHEAD_MAX} attempts go` : countOf(ahead, "attempt goes", "attempts go");
+const knownOf = (ahead: Ahead) => (ahead === "unknown" ? null : ahead);
+const goBefore = (ahead: Ahead) => {
+  if (ahead === "unknown") return "an unknown number of those that are due at the same instant go";
+  return ahead === null
+    ? `more than ${AHEAD_MAX} attempts go`
+    : countOf(ahead, "attempt goes", "attempts go");
+};
 const textOf = (at: number) => new Date(at).toISOString();
 const countOf = (count: number, one: string, many: string) =>
   count === 0 ? `no ${one}` : count === 1 ? `1 ${one}` : `${count} ${many}`;

@@ -3,7 +3,7 @@ import { addRunsToHost, type RunGroup } from "../../domain/insights/figures.ts";
 import { bucketStart } from "../../domain/insights/levels.ts";
 import { UNSENT_RUN_ERROR } from "../../domain/run.ts";
 import { hostOfTarget } from "../../domain/target.ts";
-import { ALL_REGIONS, runStatusCode, runStatusOf, waitReasonOf } from "../database/codes.ts";
+import { ALL_REGIONS, endedStatusCode, runStatusCode, runStatusOf, waitReasonOf } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import type { Parts } from "./parts.ts";
 import type { Progress } from "./progress.ts";
@@ -41,8 +41,14 @@ export async function addNewRuns(
   return runCount;
 }
 
-const ENDED_AT = "(r.started_at + r.duration_ms * interval '1 ms')";
 const FAILED = runStatusCode("failed");
+/** A run that was never sent ended when its job was canceled. */
+const ENDED_AT = `coalesce(
+           CASE WHEN r.status = ${FAILED} AND r.error = '${UNSENT_RUN_ERROR}' THEN (
+             SELECT e.ended_at FROM ended_jobs e
+              WHERE e.project_no = r.project_no AND e.environment = r.environment AND e.status = ${endedStatusCode("canceled")}
+                AND e.region = j.region AND e.job_id = r.job_id) END,
+           r.started_at + r.duration_ms * interval '1 ms')`;
 const joined = (values: string, condition: string) =>
   `coalesce(array_to_string(array_agg(${values}) FILTER (WHERE ${condition}), ','), '')`;
 

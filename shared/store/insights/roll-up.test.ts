@@ -157,10 +157,13 @@ describe("the roll-up", () => {
     expect((await counts()).created).toBe(5);
   });
 
-  test("counts a run that was canceled before it was sent as failed, without a duration", async () => {
+  test("counts a run that was canceled before it was sent as failed, without a duration, when it was canceled", async () => {
     const { claim, granted } = await settleOne(failedWith("over"));
     const scope = { projectNo: project, environment: "production" as const };
     await retryRun(store.db, { ...scope, sinceAt: 0 }, granted.runId, store.newRunId(), keyCause());
+    await store.query("UPDATE open_jobs SET started_at = started_at - interval '3 h' WHERE job_id = $1", [
+      idToUuid(claim.jobId),
+    ]);
     await cancelJob(store.db, scope, claim.jobId, keyCause());
     await rollUp(store.db);
     const { totals } = await insightsOf();

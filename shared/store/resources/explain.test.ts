@@ -51,6 +51,29 @@ test("who goes before a job at its flow key is counted by the index of gates, ho
   }
 });
 
+test("who goes before a job among thousands of one instant is counted, unless thousands of older jobs are due later", async () => {
+  const project = await store.addProject();
+  const [jobId = ""] = await store.addJobs(project, 1);
+  const add = (count: number, { isOlder, dueIn }: { isOlder: boolean; dueIn: string }) =>
+    store.query(
+      `INSERT INTO open_jobs (project_no, environment, region, job_id, attempts_allowed, due_at)
+       SELECT project_no, environment, region, overlay(gen_random_uuid()::text PLACING $2 FROM 1 FOR 8)::uuid, 1, due_at + $3::interval
+         FROM open_jobs, generate_series(1, $4::int) WHERE job_id = $1`,
+      [idToUuid(jobId), isOlder ? "00000000" : "ffffffff", dueIn, count],
+    );
+  const ahead = async () => {
+    const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
+    return (await findExplained(store.db, scope, jobId))?.owed?.ahead;
+  };
+  await add(6_000, { isOlder: false, dueIn: "0" });
+  await add(2, { isOlder: true, dueIn: "0" });
+  expect(await ahead()).toBe(2);
+  await add(1_000, { isOlder: true, dueIn: "0" });
+  expect(await ahead()).toBeNull();
+  await add(50_000, { isOlder: true, dueIn: "1 h" });
+  expect(await ahead()).toBe("unknown");
+});
+
 test("a job with a thousand events and fifty endpoints is explained in a bounded number of pages", async () => {
   const project = await store.addProject();
   const [jobId = ""] = await store.addJobs(project, 1);

@@ -1,4 +1,4 @@
-import { AHEAD_MAX, type OwedFacts, type Surroundings } from "../../domain/explain.ts";
+import { AHEAD_MAX, type Ahead, type OwedFacts, type Surroundings } from "../../domain/explain.ts";
 import {
   EVENT_PREFIX,
   firstIdAt,
@@ -68,8 +68,9 @@ const DELIVERED = endedDeliveryStatusCode("succeeded");
 /** A delivery node beats twice a second. A node that has been silent for so long counts as absent. */
 export const NODE_SILENT = "interval '10 s'";
 /**
- * Attempts that are due at the very same instant go in the order of their ids, which no index has. Up to so many are read, in 0.7 ms;
- * beyond that, the answer does not say how many go before the job's. None is read if more than AHEAD_MAX attempts are due earlier.
+ * Attempts that are due at the very same instant go in the order of their ids, which no index has. Up to so many are read, in 0.7 ms.
+ * If there are more, so many attempts of older jobs are read, the latest first. The number is not known if both looks were cut
+ * before AHEAD_MAX was reached. Nothing is read if more than AHEAD_MAX attempts are due earlier.
  */
 const TIES_MAX = 5_000;
 
@@ -106,19 +107,29 @@ SELECT region, target_url, max_attempts, ${epochMs("run_at")} AS run_at FROM job
 
 const IS_OWED = "o.node_id IS NULL AND NOT o.canceled";
 const OWED_SINCE = "coalesce(o.parked_due_at, o.due_at)";
+const IN_LANE = "q.project_no = $1 AND q.region = $4 AND q.environment = $2";
 
-/** How many rows of a queue go before the job's row (o): those of an earlier instant, or of the same one and a smaller id. */
+/**
+ * How many rows of a queue of the lane go before the job's row (o): those of an earlier instant, or of the same one and a smaller id.
+ * It may be any number beyond AHEAD_MAX, and is null if it is not known.
+ */
 const countBefore = (queue: string, dueAt: string, at: string) => `(
-  SELECT CASE WHEN earlier.count <= ${AHEAD_MAX} AND ties.read < ${TIES_MAX} THEN earlier.count + ties.count END
-    FROM (SELECT count(*) FROM (SELECT FROM open_jobs q WHERE ${queue} AND q.${dueAt} < ${at} LIMIT ${AHEAD_MAX + 1}) found) earlier
+  SELECT CASE WHEN earlier.count > ${AHEAD_MAX} THEN earlier.count
+              WHEN ties.read < ${TIES_MAX} THEN earlier.count + ties.count
+              WHEN older.read < ${TIES_MAX} OR earlier.count + older.count > ${AHEAD_MAX} THEN earlier.count + older.count END
+    FROM (SELECT count(*) FROM (SELECT FROM open_jobs q WHERE ${IN_LANE} AND ${queue} AND q.${dueAt} < ${at} LIMIT ${AHEAD_MAX + 1}) found) earlier
    CROSS JOIN LATERAL (
          SELECT count(*) AS read, count(*) FILTER (WHERE job_id < $3) AS count
            FROM (SELECT q.job_id FROM open_jobs q
-                  WHERE earlier.count <= ${AHEAD_MAX} AND ${queue} AND q.${dueAt} = ${at} LIMIT ${TIES_MAX}) tied) ties)`;
-const IN_LANE = "q.project_no = $1 AND q.region = $4 AND q.environment = $2";
+                  WHERE earlier.count <= ${AHEAD_MAX} AND ${IN_LANE} AND ${queue} AND q.${dueAt} = ${at} LIMIT ${TIES_MAX}) tied) ties
+   CROSS JOIN LATERAL (
+         SELECT count(*) AS read, count(*) FILTER (WHERE ${queue} AND q.${dueAt} = ${at}) AS count
+           FROM (SELECT q.* FROM open_jobs q
+                  WHERE ties.read = ${TIES_MAX} AND ${IN_LANE} AND q.job_id < $3
+                  ORDER BY q.job_id DESC LIMIT ${TIES_MAX}) q) older)`;
 const AHEAD = `CASE WHEN o.due_at IS NULL
-            THEN ${countBefore(`${IN_LANE} AND q.parked_host = o.parked_host AND q.due_at IS NULL AND q.node_id IS NULL`, "parked_due_at", "o.parked_due_at")}
-            ELSE ${countBefore(`${IN_LANE} AND q.due_at <= now()`, "due_at", "o.due_at")} END`;
+            THEN ${countBefore(`q.parked_host = o.parked_host AND q.due_at IS NULL AND q.node_id IS NULL`, "parked_due_at", "o.parked_due_at")}
+            ELSE ${countBefore("q.due_at <= now()", "due_at", "o.due_at")} END`;
 
 const EXPLAIN = `
 WITH ended_run AS MATERIALIZED (
@@ -222,7 +233,7 @@ function readExplained(
   row: ExplainedRow,
   { region, host, firstDueAt }: { region: Region; host: string; firstDueAt: number },
 ): Omit<Explained, "runAt" | "maxAttempts"> {
-  const runs = (row.runs ?? []).map(readRun);
+  const runs = (row.runs ?? []).map((run) => readRun(run, row.canceled_at));
   const open = readOpen(row, firstDueAt, runs.at(-1)?.endedAt ?? null);
   const { ended_status: endedStatus, canceled_at: canceledAt } = row;
   return {
@@ -264,7 +275,8 @@ function readExplained(
   };
 }
 
-const atMost = (ahead: number | null) => (ahead !== null && ahead > AHEAD_MAX ? null : ahead);
+const aheadOf = (count: number | null): Ahead =>
+  count === null ? "unknown" : count > AHEAD_MAX ? null : count;
 
 /** The owed attempt of an open job, and the run that the job has already. */
 function readOpen(
@@ -287,8 +299,8 @@ function readOpen(
         isByHand,
         parkedFor,
         hasPlace: row.has_place === true,
-        ahead: atMost(ahead),
-        aheadAtFlow: row.flow_key === null ? null : atMost(row.ahead_at_gate),
+        ahead: aheadOf(ahead),
+        aheadAtFlow: row.flow_key === null ? null : aheadOf(row.ahead_at_gate),
       }
     : null;
   if (runId === null) return { owed, run: null };
@@ -304,7 +316,8 @@ function readOpen(
   return { owed, run };
 }
 
-function readRun(row: NonNullable<ExplainedRow["runs"]>[number]): RunFacts {
+/** A run that was never sent ended when its job was canceled. */
+function readRun(row: NonNullable<ExplainedRow["runs"]>[number], canceledAt: number | null): RunFacts {
   const [
     uuid,
     attempt,
@@ -330,7 +343,7 @@ function readRun(row: NonNullable<ExplainedRow["runs"]>[number]): RunFacts {
       lateMs,
     },
     startedAt: isUnsent === true ? null : startedAt,
-    endedAt: startedAt + durationMs,
+    endedAt: (isUnsent === true ? canceledAt : null) ?? startedAt + durationMs,
     heldFor: heldFor === null ? null : waitReasonOf(heldFor),
   };
 }

@@ -293,9 +293,14 @@ describe("GET /v2/jobs/{id}/explain", () => {
     const { runId } = await gateway.attempt(project, job, 1, { status: "failed", leaves: "failed" });
     await endAtOnce(job);
     const asked = await client.runs.retry(runId);
+    await gateway.query("UPDATE open_jobs SET started_at = started_at - interval '1 h' WHERE job_id = $1", [
+      idToUuid(job.id),
+    ]);
     await client.jobs.cancel(job.id);
     const { status, waiting, timeline } = await explain(job);
     expect({ status, waiting }).toEqual({ status: "canceled", waiting: null });
+    const atOf = (name: string) => timeline.findLast(({ event }) => event === name)?.at;
+    expect(atOf("ended")).toBe(atOf("cancel_requested") as string);
     expect(
       timeline.filter((entry) => "run_id" in entry && entry.run_id === asked.id).map(({ event }) => event),
     ).toEqual(["retry_requested", "ended"]);
