@@ -77,3 +77,27 @@ test("a run that waited for an operator's hold says so", async () => {
   expect(start?.lateMs).toBeGreaterThanOrEqual(2_000);
   await target.stop();
 });
+
+test("the end of a job is told as an event, and how each endpoint took it", async () => {
+  const target = startTarget();
+  const [well, gone] = [startTarget(), startTarget(() => new Response("no", { status: 410 }))];
+  const project = await cell.addProject();
+  const [heard, refused] = [
+    await cell.addEndpoint(project, { url: well.url }),
+    await cell.addEndpoint(project, { url: gone.url }),
+  ];
+  const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: true });
+  const told = await until(async () => {
+    const job = await explained(project, id);
+    const timeline = timelineOf({ ...job, createdAt: idTimeMs(id) }, job.asOf);
+    const entries = timeline.filter(({ event }) => event.startsWith("event_"));
+    return entries.length === 3 && entries;
+  });
+  const eventId = well.arrivals[0]?.headers["webhook-id"] ?? "";
+  expect(told[0]).toMatchObject({ event: "event_created", eventId, type: "job.succeeded" });
+  expect(told.slice(1).toSorted((a, b) => a.event.localeCompare(b.event))).toMatchObject([
+    { event: "event_delivered", eventId, webhookId: heard.id, responseStatus: 200 },
+    { event: "event_failed", eventId, webhookId: refused.id, responseStatus: 410 },
+  ]);
+  await Promise.all([target.stop(), well.stop(), gone.stop()]);
+});

@@ -6,16 +6,23 @@ import { join } from "node:path";
 import { Webhook } from "standardwebhooks";
 import { verifySignature } from "../../shared/client/signature.ts";
 import { sampleRun } from "../../shared/contract/event-sample.ts";
-import { createIdSource, DELIVERY_PREFIX, EVENT_PREFIX, REQUEST_PREFIX } from "../../shared/domain/ids.ts";
+import {
+  createIdSource,
+  DELIVERY_PREFIX,
+  EVENT_PREFIX,
+  REQUEST_PREFIX,
+  SIGNING_SECRET_PREFIX,
+} from "../../shared/domain/ids.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import { makeSecret } from "../../shared/domain/signing.ts";
 import type { KeyCause } from "../../shared/store/resources/audit.ts";
 import { oweSample } from "../../shared/store/resources/deliveries-by-hand.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
+import { findSigningSecret, rotateSigningSecret } from "../../shared/store/resources/secrets.ts";
 import { rotateWebhookSecret } from "../../shared/store/resources/webhooks.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
-import { signatureOf, untilEnded } from "./support.ts";
+import { signatureOf, until, untilEnded } from "./support.ts";
 
 setDefaultTimeout(120_000);
 
@@ -85,6 +92,34 @@ describe("the public package and our client verify", () => {
     expect(event.headers["webhook-signature"]?.split(" ")).toHaveLength(2);
     for (const present of [newSecret, secret]) await expectVerified(event, present);
     expect(event.headers["service-signature"]).toBe(signatureOf(newSecret, event.body));
+  });
+
+  test("an attempt of a job under both secrets for a day after a rotation, and under the new one alone from then on", async () => {
+    const project = await cell.addProject();
+    const scope = { projectNo: project.no, environment: "production" as const };
+    const newSecret = makeSecret(randomBytes);
+    const sealed = cell.seal.seal(newSecret);
+    const id = ids.next(SIGNING_SECRET_PREFIX, cell.clock.now());
+    await rotateSigningSecret(cell.db, { ...scope, id, sealed }, cause(), null);
+    const send = async () => {
+      const [jobId = ""] = await cell.addJobs(project, [{ targetUrl: target.url }]);
+      await untilEnded(cell, project, jobId);
+      const attempt = target.arrivals.find((arrival) => arrival.jobId === jobId) as Arrival;
+      await expectVerified(attempt, newSecret);
+      expect(attempt.headers["service-signature"]).toBe(signatureOf(newSecret, attempt.body));
+      return attempt;
+    };
+    const attempt = await send();
+    await expectVerified(attempt, project.secrets.production);
+    await cell.db.run(
+      "test_day_later",
+      "UPDATE signing_secrets SET expires_at = expires_at - interval '24 h' WHERE project_no = $1",
+      [project.no],
+    );
+    expect(await findSigningSecret(cell.db, scope)).toMatchObject({ previousExpiresAt: null });
+    const signedBy = ({ headers }: Arrival) => headers["webhook-signature"]?.split(" ").length;
+    // A node keeps the secrets for some seconds.
+    await until(async () => signedBy(await send()) === 1);
   });
 
   test("a sample, which says that it is one, as no real event does", async () => {
