@@ -83,7 +83,7 @@ export async function startGateway(
       ...flowRoutes({ db, pager }),
       ...runRoutes({ db, bus, clock, ids, pager }),
       ...projectRoutes({ db, clock, seal, authenticator }),
-      ...hostRoutes({ db, bus, clock, pager }),
+      ...hostRoutes({ db, bus, clock, pager, shardsPerRegion }),
       ...webhookRoutes({ db, pager, targets, seal, shardsPerRegion }),
       ...keyRoutes({ db, pager, seal, authenticator }),
       ...deliveryRoutes({ db, bus, clock, pager, shardsPerRegion }),

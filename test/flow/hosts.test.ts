@@ -149,7 +149,7 @@ test("a host that is parked by hand is sent nothing until it is opened by hand, 
   const [project, stranger] = [await cell.addProject(), await cell.addProject()];
   const target = startTarget();
   const wish = { targetUrl: target.url };
-  const done = await parkHost(cell.db, scopeOf(project), HOST, keyCause(), null);
+  const done = await parkHost(cell.db, scopeOf(project), HOST, keyCause(), null, 0);
   expect(done).toMatchObject({ kind: "parked", row: { state: "down", by: "hand", nextProbeAt: null } });
   const parked = await cell.addJobs(project, repeated(3, wish));
   const [free = ""] = await cell.addJobs(stranger, [wish]);
@@ -157,7 +157,7 @@ test("a host that is parked by hand is sent nothing until it is opened by hand, 
   await target.until((arrivals) => arrivals.length === 1);
   expect(target.arrivals[0]?.jobId).toBe(free);
   expect(await reasonsOf(project)).toEqual({ host: parked.length });
-  await openHost(cell.db, scopeOf(project), HOST, keyCause(), null);
+  await openHost(cell.db, scopeOf(project), HOST, keyCause(), null, 0);
   expect(await untilAllEnded(cell, project, parked)).toEqual(repeated(parked.length, "succeeded"));
   expect(target.arrivals.slice(1).map(({ jobId }) => jobId)).toEqual(parked);
   await until(async () => (await hostOf(project)) === null);

@@ -6,6 +6,7 @@ import { ApiError, resourceNotFound } from "../../../shared/domain/errors.ts";
 import { readHost } from "../../../shared/domain/host-limit.ts";
 import { HOSTS_PARKED_BY_HAND_MAX, type HostStanding } from "../../../shared/domain/host-state.ts";
 import { PAGE_SIZE_MAX, parseQuery } from "../../../shared/domain/page.ts";
+import { shardOf } from "../../../shared/domain/shard.ts";
 import { isHostOfTargets } from "../../../shared/domain/target.ts";
 import type { Clock } from "../../../shared/platform/clock.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
@@ -21,13 +22,15 @@ export function hostRoutes(options: {
   bus: Bus;
   clock: Clock;
   pager: Pager;
+  shardsPerRegion: number;
 }): RoutesOf<"hosts"> {
-  const { db, bus, clock, pager } = options;
+  const { db, bus, clock, pager, shardsPerRegion } = options;
   const inTurn = createOneAtATime();
 
   /** Changes of an environment's hosts exclude each other in Postgres. Here they wait in turn, without a connection. */
   const change = <Result>({ scope }: ApiRequest, act: () => Promise<Result>): Promise<Result> =>
     inTurn(JSON.stringify(scope), act);
+  const shardOfProject = ({ scope }: ApiRequest) => shardOf(scope.projectNo, shardsPerRegion);
 
   return {
     listHosts: {
@@ -49,7 +52,7 @@ export function hostRoutes(options: {
         const host = readPathHost(request.id);
         parseQuery(request.query, []);
         const parked = await change(request, () =>
-          parkHost(db, request.scope, host, request.cause(), keyWithAnswer(key)),
+          parkHost(db, request.scope, host, request.cause(), keyWithAnswer(key), shardOfProject(request)),
         );
         switch (parked.kind) {
           case "key_taken":
@@ -68,7 +71,7 @@ export function hostRoutes(options: {
         const host = readPathHost(request.id);
         parseQuery(request.query, []);
         const opened = await change(request, () =>
-          openHost(db, request.scope, host, request.cause(), keyWithAnswer(key)),
+          openHost(db, request.scope, host, request.cause(), keyWithAnswer(key), shardOfProject(request)),
         );
         if (opened === "key_taken") return opened;
         sendCommands(bus, opened.owed, clock.now());

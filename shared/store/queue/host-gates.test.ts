@@ -487,7 +487,7 @@ describe("by hand", () => {
       const project = await store.addProject();
       const host = newHost();
       const scope = scopeOf(project);
-      const parked = await parkHost(store.db, scope, host, keyCause(), null);
+      const parked = await parkHost(store.db, scope, host, keyCause(), null, 0);
       expect(parked).toMatchObject({
         kind: "parked",
         row: { host, state: "down", by: "hand", nextProbeAt: null },
@@ -499,17 +499,17 @@ describe("by hand", () => {
       await emptyHostCalls(store.db);
       await pass(project, 600);
       expect(await start(project)).toEqual([]);
-      const again = await parkHost(store.db, scope, host, keyCause(), null);
+      const again = await parkHost(store.db, scope, host, keyCause(), null, 0);
       expect(again).toMatchObject({ kind: "parked", row: { parked: 3 } });
       begin();
-      const opened = await openHost(store.db, scope, host, keyCause(), null);
+      const opened = await openHost(store.db, scope, host, keyCause(), null, 0);
       expect(opened).toMatchObject({ row: { host, state: "opening", by: "hand", parked: 3 } });
       await emptyHostCalls(store.db);
       const first = await start(project);
       expect(idsOf(first)).toEqual([jobs[0] as string]);
       expect(first[0]?.granted.waitedFor).toBe("host");
       expect(await start(project)).toEqual([]);
-      const twice = await openHost(store.db, scope, host, keyCause(), null);
+      const twice = await openHost(store.db, scope, host, keyCause(), null, 0);
       expect(twice).toMatchObject({ row: { state: "opening", parked: 1 } });
     });
   });
@@ -525,7 +525,7 @@ describe("by hand", () => {
     await session.query("BEGIN");
     await session.query("SELECT FROM projects WHERE no = $1 FOR UPDATE", [project]);
     const asked = [newHost(), newHost()].map((host) =>
-      parkHost(store.db, scopeOf(project), host, keyCause(), null),
+      parkHost(store.db, scopeOf(project), host, keyCause(), null, 0),
     );
     await store.untilBlocked(2);
     await session.query("COMMIT");
@@ -538,7 +538,7 @@ describe("by hand", () => {
     const session = await store.session();
     await session.query("BEGIN");
     await session.query("SELECT FROM projects WHERE no = $1 FOR UPDATE", [project]);
-    const parking = parkHost(store.db, scopeOf(project), newHost(), keyCause(), null);
+    const parking = parkHost(store.db, scopeOf(project), newHost(), keyCause(), null, 0);
     await store.untilBlocked();
     // A creation of an endpoint locks the project, and then the flow.
     await session.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE NOWAIT", [project]);
@@ -550,13 +550,13 @@ describe("by hand", () => {
     const project = await store.addProject();
     const host = newHost();
     const scope = scopeOf(project);
-    await parkHost(store.db, scope, host, keyCause(), null);
+    await parkHost(store.db, scope, host, keyCause(), null, 0);
     const jobs = await addJobs(project, host, 2);
     await start(project);
     for (const id of jobs) await cancelJob(store.db, scope, id, keyCause());
     await emptyHostCalls(store.db);
     expect(await hostsOf(project)).toMatchObject([{ parked: 0, state: "down" }]);
-    await openHost(store.db, scope, host, keyCause(), null);
+    await openHost(store.db, scope, host, keyCause(), null, 0);
     await emptyHostCalls(store.db);
     expect(await hostsOf(project)).toEqual([]);
   });
@@ -565,14 +565,14 @@ describe("by hand", () => {
     const project = await store.addProject();
     const host = newHost();
     const scope = scopeOf(project);
-    await parkHost(store.db, scope, host, keyCause(), null);
+    await parkHost(store.db, scope, host, keyCause(), null, 0);
     const flow = { key: "one-at-a-time", concurrency: 1 };
     const [away = ""] = await addJobs(project, host, 1, { flow });
     expect(await start(project)).toEqual([]);
     const [near = ""] = await store.addJobs(project, 1, { flow });
     const running = await start(project);
     expect(idsOf(running)).toEqual([near]);
-    await openHost(store.db, scope, host, keyCause(), null);
+    await openHost(store.db, scope, host, keyCause(), null, 0);
     await emptyHostCalls(store.db);
     expect(await start(project)).toEqual([]);
     await settle(running, "target.example", false);

@@ -188,9 +188,13 @@ function watched(): string {
   return `ARRAY (SELECT project_no FROM flow WHERE subscriptions & ${HOSTS_WATCHED} <> 0)`;
 }
 
-export const hostEvent = (type: EventType, host: string) =>
-  `'${type} ' || ${host}.host || ' ' || ${host}.new_since AS seed, ${host}.project_no, ${host}.environment, ${regionCode(HOME_REGION)}::smallint AS region,
-         (SELECT shard FROM lanes l WHERE l.project_no = ${host}.project_no LIMIT 1) AS shard, ${eventTypeCode(type)}::smallint AS type,
+/** The shard of the project of a host where attempts have ended. A host that is parked by hand may be in a project without a lane. */
+export const shardOfLanes = (host: string) =>
+  `(SELECT shard FROM lanes l WHERE l.project_no = ${host}.project_no LIMIT 1)`;
+/** The columns of an event about a host for tellOf. */
+export const hostEvent = (type: EventType, host: string, shard: string) =>
+  `'${type} ' || ${host}.host || ' ' || ${host}.new_since AS seed, ${host}.project_no, ${host}.environment,
+         ${regionCode(HOME_REGION)}::smallint AS region, ${shard} AS shard, ${eventTypeCode(type)}::smallint AS type,
          NULL::uuid AS job_id, NULL::bytea AS trace, ${hostData(`${host}.host`, `${host}.new_since`, `${host}.parked`)} AS data`;
 
 /**
@@ -256,7 +260,7 @@ export const WATCH_HOSTS = `met AS MATERIALIZED (
          second = CASE WHEN t.state = excluded.state THEN t.second ELSE 0 END, started = CASE WHEN t.state = excluded.state THEN t.started ELSE 0 END,
          state = excluded.state, by = excluded.by, failures = excluded.failures, probe_seconds = excluded.probe_seconds, probe = excluded.probe
 ), host_told AS MATERIALIZED (
-  SELECT ${hostEvent("host.down", "p")} FROM planned p WHERE p.goes_down
+  SELECT ${hostEvent("host.down", "p", shardOfLanes("p"))} FROM planned p WHERE p.goes_down
   UNION ALL
-  SELECT ${hostEvent("host.up", "p")} FROM planned p WHERE p.goes_up
+  SELECT ${hostEvent("host.up", "p", shardOfLanes("p"))} FROM planned p WHERE p.goes_up
 ), ${tellOf("host_told", { madeLanes: "heard", name: "host_" })}`;

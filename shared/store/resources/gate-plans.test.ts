@@ -39,7 +39,7 @@ test("flow keys and hosts are listed, found, changed and purged at the same cost
   await changeFlowKey(recorder.db, scope, "key 10000", { concurrency: 2, pinned: false }, cause);
   const { text, values } = recorder.statements.get("change_flow_key") ?? { text: "", values: [] };
   recorder.statements.set("change_flow_key that pins", { text, values: values.with(PINS_AT, true) });
-  await openHost(recorder.db, scope, "10000.example", cause, null);
+  await openHost(recorder.db, scope, "10000.example", cause, null, 0);
   await purgeFlowKeys(recorder.db, LIMIT, Date.now());
 
   async function expectCheap(state: string): Promise<void> {

@@ -10,7 +10,7 @@ import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import type { ProjectNo, Scope } from "../../domain/scope.ts";
 import { environmentCode, HOSTS_WATCHED } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
-import { HOST_CODES, hostEvent } from "../queue/host-gates.ts";
+import { HOST_CODES, hostEvent, shardOfLanes } from "../queue/host-gates.ts";
 import { tellOf } from "../queue/owed-deliveries.ts";
 import { auditFrom, type KeyCause } from "./audit.ts";
 import { type KeyToTake, keepAnswer } from "./idempotency.ts";
@@ -47,13 +47,17 @@ SELECT ${COLUMNS}
 
 type Key = (KeyToTake & { answerOf(host: HostStanding): Buffer }) | null;
 
-/** Parks the due attempts of a host until a client opens it. A host that is parked by hand already stays as it is. */
+/**
+ * Parks the due attempts of a host until a client opens it. A host that is parked by hand already stays as it is. Endpoints are
+ * told by deliveries in the home region, where the project has `shard`; sweeps find these.
+ */
 export async function parkHost(
   db: Database,
   scope: Scope,
   host: string,
   cause: KeyCause,
   key: Key,
+  shard: number,
 ): Promise<{ kind: "parked"; row: HostStanding } | { kind: "too_many" } | { kind: "key_taken" }> {
   // This statement commits itself, since claims wait for the row that it locks. If no host is parked after all, the watch only
   // makes the project's attempts go a longer way.
@@ -61,21 +65,25 @@ export async function parkHost(
   const [row] = await db.transact(async (tx) => {
     // Under the project's lock the count is exact.
     await lockProject(tx, scope.projectNo);
-    return change(tx, "park_host", PARK, scope, host, cause);
+    return change(tx, "park_host", PARK, scope, host, cause, shard);
   });
   if (row === undefined) return { kind: "too_many" };
   return (await isKept(db, scope, key, row)) ? { kind: "parked", row } : { kind: "key_taken" };
 }
 
-/** Opens a host, with the ramp. A host that is opening stays as it is, and a well one is answered as just opened. */
+/**
+ * Opens a host, with the ramp. A host that is opening stays as it is, and a well one is answered as just opened. `shard` is as
+ * for parkHost.
+ */
 export async function openHost(
   db: Database,
   scope: Scope,
   host: string,
   cause: KeyCause,
   key: Key,
+  shard: number,
 ): Promise<{ row: HostStanding; owed: Placed<OwedAttempt>[] } | "key_taken"> {
-  const [row] = await change(db, "open_host", OPEN, scope, host, cause);
+  const [row] = await change(db, "open_host", OPEN, scope, host, cause, shard);
   if (row === undefined) throw new Error("a host that was opened did not come back");
   return (await isKept(db, scope, key, row)) ? { row, owed: [] } : "key_taken";
 }
@@ -91,8 +99,9 @@ async function change(
   { projectNo, environment }: Scope,
   host: string,
   { requestId, keyNo }: KeyCause,
+  shard: number,
 ): Promise<HostStanding[]> {
-  const values = [projectNo, environmentCode(environment), host, idToUuid(requestId), keyNo, host];
+  const values = [projectNo, environmentCode(environment), host, idToUuid(requestId), keyNo, host, shard];
   return (await db.run<Row>(name, text, values)).map(readHost);
 }
 
@@ -101,7 +110,7 @@ const OLD = `old AS MATERIALIZED (
 )`;
 /** Tells endpoints of the changes of state in `changed`. */
 const told = (type: "host.down" | "host.up") => `told AS MATERIALIZED (
-  SELECT ${hostEvent(type, "c")} FROM (SELECT *, since AS new_since FROM changed) c WHERE NOT EXISTS (SELECT FROM old WHERE old.state = ${type === "host.down" ? DOWN : OPENING})
+  SELECT ${hostEvent(type, "c", "$7::smallint")} FROM (SELECT *, since AS new_since FROM changed) c WHERE NOT EXISTS (SELECT FROM old WHERE old.state = ${type === "host.down" ? DOWN : OPENING})
 ), ${tellOf("told")}`;
 
 const PARK = `
@@ -155,7 +164,7 @@ WITH old AS MATERIALIZED (
     FROM old WHERE h.project_no = old.project_no AND h.environment = old.environment AND h.host = old.host
   RETURNING h.*
 ), ${CALLED}, told AS MATERIALIZED (
-  SELECT ${hostEvent("host.up", "c")} FROM (SELECT *, since AS new_since FROM changed) c
+  SELECT ${hostEvent("host.up", "c", shardOfLanes("c"))} FROM (SELECT *, since AS new_since FROM changed) c
 ), ${tellOf("told")}
 SELECT FROM changed`;
 

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import type { Client } from "../../../shared/client/index.ts";
+import { eventTypeOf } from "../../../shared/store/database/codes.ts";
 import { clientOf, refusalOf } from "../../support/client.ts";
 import { readRefusal, startTestGateway, type TestGateway, type TestProject } from "../../support/gateway.ts";
 import { fillHosts } from "./support.ts";
@@ -40,6 +41,18 @@ describe("POST /v2/hosts/{host}/park", () => {
     await client.hosts.open("7.example.com");
     expect((await client.hosts.park("one-more.example.com")).state).toBe("down");
   });
+});
+
+test("a host is parked and opened in a project that never had a job, and whose endpoint asks for events of hosts", async () => {
+  await client.webhooks.create({ url: "https://endpoint.example/hook", events: ["host.down", "host.up"] });
+  expect((await client.hosts.park(HOST)).state).toBe("down");
+  expect((await client.hosts.open(HOST)).state).toBe("opening");
+  const told = await gateway.query<{ type: number }>(
+    `SELECT e.type FROM events e JOIN open_deliveries o ON o.project_no = e.project_no AND o.event_id = e.id
+      WHERE e.project_no = $1 ORDER BY e.type`,
+    [project.no],
+  );
+  expect(told.map(({ type }) => eventTypeOf(type))).toEqual(["host.down", "host.up"]);
 });
 
 test("POST /v2/hosts/{host}/open opens a host, whether or not it was parked", async () => {

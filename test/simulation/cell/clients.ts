@@ -101,7 +101,7 @@ export class Clients {
         const scope = { projectNo, environment: "production" as const };
         const host = hostOfTarget(targetUrl(number, "good"));
         return this.forAWhile(forMs, async (isOn) => {
-          await (isOn ? parkHost : openHost)(cell.db, scope, host, this.client(), null);
+          await (isOn ? parkHost : openHost)(cell.db, scope, host, this.client(), null, 0);
         });
       }
       case "limit host": {

@@ -166,8 +166,8 @@ export class ModelSteps {
       (db) => emptyHostCalls(db),
       (db) => emptyHostCalls(db),
       (db) => lookAtHosts(db),
-      (db) => openHost(db, scope, host, cause, null),
-      ...(random.chance(0.3) ? [(db: Database) => parkHost(db, scope, host, cause, null)] : []),
+      (db) => openHost(db, scope, host, cause, null, 0),
+      ...(random.chance(0.3) ? [(db: Database) => parkHost(db, scope, host, cause, null, 0)] : []),
     ]);
   }
 
