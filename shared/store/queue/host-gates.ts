@@ -191,9 +191,9 @@ function watched(): string {
 /** The shard of the project of a host where attempts have ended. A host that is parked by hand may be in a project without a lane. */
 export const shardOfLanes = (host: string) =>
   `(SELECT shard FROM lanes l WHERE l.project_no = ${host}.project_no LIMIT 1)`;
-/** The columns of an event about a host for tellOf. */
+/** The columns of an event about a host for tellOf. One statement may tell of the same host in many projects and environments. */
 export const hostEvent = (type: EventType, host: string, shard: string) =>
-  `'${type} ' || ${host}.host || ' ' || ${host}.new_since AS seed, ${host}.project_no, ${host}.environment,
+  `concat_ws(' ', '${type}', ${host}.project_no, ${host}.environment, ${host}.host, ${host}.new_since) AS seed, ${host}.project_no, ${host}.environment,
          ${regionCode(HOME_REGION)}::smallint AS region, ${shard} AS shard, ${eventTypeCode(type)}::smallint AS type,
          NULL::uuid AS job_id, NULL::bytea AS trace, ${hostData(`${host}.host`, `${host}.new_since`, `${host}.parked`)} AS data`;
 
