@@ -318,3 +318,16 @@ describe("a claim against a change of the endpoint in another session", () => {
     expect(await permitsHeld(store, project)).toEqual({ development: 0, production: startedAts.length });
   });
 });
+
+test("a delivery whose event has no row is dropped, and those that are claimed with it are granted", async () => {
+  const { project, owed } = await oweOne();
+  const [lost] = await endJobs(store, nodeId, project);
+  await store.query(
+    `DELETE FROM events WHERE project_no = $1
+        AND id = (SELECT event_id FROM open_deliveries WHERE project_no = $1 AND id = $2)`,
+    [project, idToUuid((lost as OwedDelivery).id)],
+  );
+  expect(kindsOf(await claimAll([lost as OwedDelivery, owed]))).toEqual(["gone", "granted"]);
+  expect(await endsOf(store, project)).toEqual(["dropped", "open"]);
+  expect(await permitsHeld(store, project)).toEqual({ development: 0, production: 1 });
+});

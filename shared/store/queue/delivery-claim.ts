@@ -76,7 +76,8 @@ export interface GrantedDelivery {
 
 /**
  * Claims many deliveries in one self-committing statement, as claimAttempts does jobs. A claim whose answer was lost is
- * repeated in the same way. A delivery that is not owed any more (endpoint-health.ts) is not granted but ends here as dropped.
+ * repeated in the same way. A delivery that is not owed any more (endpoint-health.ts) is not granted but ends here as dropped,
+ * and so is one whose event has no row: there is nothing to send, and the other claims of the statement go on.
  * The statement locks the endpoints behind the deliveries, so that it reads them as they are now.
  */
 export async function claimDeliveries(
@@ -142,8 +143,9 @@ WITH living AS MATERIALIZED (
             FOR SHARE) w
 ), met AS MATERIALIZED (
   SELECT a.*, e.url, e.sealed_secret, e.sealed_old_secret,
-         -- An attempt that is on the wire goes to its end.
-         NOT again AND NOT ${isStillOwed("e", "a")} AS is_dropped
+         -- An attempt that is on the wire goes to its end. OFFSET 0 keeps the planner to a look-up of one event by its key.
+         NOT again AND NOT (${isStillOwed("e", "a")} AND EXISTS (
+           SELECT FROM events v WHERE v.project_no = a.project_no AND v.environment = a.environment AND v.id = a.event_id OFFSET 0)) AS is_dropped
     FROM asked a
     LEFT JOIN endpoint e ON e.project_no = a.project_no AND e.environment = a.environment AND e.id = a.webhook_id
 ), verdict AS MATERIALIZED (

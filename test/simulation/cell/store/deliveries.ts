@@ -30,7 +30,8 @@ export const claimDeliveries: Statement = (tables, time, values) => {
   if (!isLiving(tables, nodeId)) return [];
   const met = meet(tables, tables.open_deliveries, readAsked(values), nodeId, time);
   const owed = met.filter(({ row, again }) => {
-    const isDropped = !again && !isStillOwed(tables.webhooks.get(row.webhook_id), row);
+    const isOwed = isStillOwed(tables.webhooks.get(row.webhook_id), row) && tables.events.has(row.event_id);
+    const isDropped = !again && !isOwed;
     if (isDropped) end(tables, row, DROPPED, row.attempt - 1, time.now);
     return !isDropped;
   });
