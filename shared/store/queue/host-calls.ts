@@ -12,8 +12,9 @@ const PROBE_LATE = "interval '5 s'";
 
 /**
  * Takes the rows of gate_calls that are for hosts (gate-calls.ts): counts the attempts that have left a host's gate, and calls
- * a probe where there is none, or the next of a ramp. Answers the called attempts, and whether more rows are left. Lock order:
- * gate_calls, target_hosts by key, open jobs.
+ * a probe where there is none, or the next of a ramp. A probe in a region that is held keeps no other from being the probe. A
+ * claim that began before the hold, and is not committed yet, may send the first one as well. Answers the called attempts, and
+ * whether more rows are left. Lock order: gate_calls, target_hosts by key, open jobs.
  */
 export async function emptyHostCalls(
   db: Database,
@@ -45,7 +46,9 @@ WITH taken AS MATERIALIZED (
   SELECT t.*, n.second AS now_second, ${startsLeftIn("n.second", "0")} AS starts_left,
          (SELECT true FROM open_jobs o
            WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.region = ANY (${ALL_REGIONS}) AND o.job_id = t.probe
-             AND (o.node_id IS NOT NULL OR o.gate = 'h' || t.host AND o.due_at IS NOT NULL) LIMIT 1) IS NOT NULL AS has_probe
+             AND (o.node_id IS NOT NULL
+                  OR o.gate = 'h' || t.host AND o.due_at IS NOT NULL AND o.region <> ALL (ARRAY (SELECT r.region FROM held_regions r)))
+           LIMIT 1) IS NOT NULL AS has_probe
     FROM host t
    CROSS JOIN LATERAL (SELECT ${secondAt("clock_timestamp()")} AS second OFFSET 0) n
 ), called AS MATERIALIZED (

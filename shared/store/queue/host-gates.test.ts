@@ -279,6 +279,30 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
   });
 
+  test("goes on with a probe of another region while that of the probe is held, and has one probe at a time after that", async () => {
+    const project = await addWatchedProject();
+    const { host, jobs } = await addDownHost(project, 1);
+    const [free = ""] = await addJobs(project, host, 1, { region: "eu-central" });
+    const claimFree = () =>
+      claimShortFirst(store.db, nodeId, [store.claimOf(project, free, { region: "eu-central" })]);
+    expect(await start(project)).toEqual([]);
+    expect(await claimFree()).toMatchObject([{ kind: "gone" }]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[0] as string), parked: "1" });
+    await store.query("INSERT INTO held_regions (region) VALUES (0)");
+    try {
+      await pass(project, 12);
+      expect(await start(project)).toEqual([]);
+      await lookAtHosts(store.db);
+      await emptyHostCalls(store.db);
+      expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "0" });
+    } finally {
+      await store.query("DELETE FROM held_regions");
+    }
+    expect(await start(project)).toEqual([]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "1" });
+    expect(await claimFree()).toMatchObject([{ kind: "granted" }]);
+  });
+
   test("is not probed sooner where a client retries the job of the probe", async () => {
     const project = await addWatchedProject();
     await addDownHost(project, 0);

@@ -399,7 +399,8 @@ export const emptyHostCalls: Statement = (tables, { now, clock }) => {
 function isProbeUnderWay(tables: Tables, row: TargetHostRow): boolean {
   const probe = row.probe === null ? undefined : tables.open_jobs.get(row.probe);
   if (probe === undefined || !isSameScope(probe, row)) return false;
-  return probe.node_id !== null || (probe.gate === hostGateOf(row.host) && probe.due_at !== null);
+  const isInLane = probe.gate === hostGateOf(row.host) && probe.due_at !== null;
+  return probe.node_id !== null || (isInLane && !tables.held_regions.has(probe.region));
 }
 
 export const lookAtHosts: Statement = (tables, { now }) => {
