@@ -3,6 +3,7 @@ import type { Mutant } from "./mutants.ts";
 const QUEUE = "shared/store/queue";
 const FLOW_TESTS = `${QUEUE}/flow-gates.test.ts`;
 const HOST_TESTS = `${QUEUE}/host-gates.test.ts`;
+const HOST_EVENT_TESTS = `${QUEUE}/host-events.test.ts`;
 const KEYS_IN_A_CELL = "test/flow/flow-keys.test.ts";
 
 /** Faults of flow keys and of hosts that are down. */
@@ -122,5 +123,40 @@ export const GATE_MUTANTS: readonly Mutant[] = [
     from: "a.may_start AND a.gate IS DISTINCT FROM",
     to: "false AND a.gate IS DISTINCT FROM",
     caughtBy: HOST_TESTS,
+  },
+  {
+    name: "a gate of a host is down for all regions while that of its probe is held",
+    file: `${QUEUE}/host-calls.ts`,
+    from: " AND o.region <> ALL (ARRAY (SELECT r.region FROM held_regions r))",
+    to: "",
+    caughtBy: HOST_TESTS,
+  },
+  {
+    name: "one host's events of all projects and environments are one event",
+    file: `${QUEUE}/host-gates.ts`,
+    from: `'\${type}', \${host}.project_no, \${host}.environment, \${host}.host`,
+    to: `'\${type}', \${host}.host`,
+    caughtBy: HOST_EVENT_TESTS,
+  },
+  {
+    name: "a host that is parked in a project without a lane is told of by no shard",
+    file: "shared/store/resources/target-hosts.ts",
+    from: '"$7::smallint"',
+    to: 'shardOfLanes("c")',
+    caughtBy: HOST_EVENT_TESTS,
+  },
+  {
+    name: "a delivery whose event has no row fails all claims of its statement",
+    file: `${QUEUE}/delivery-claim.ts`,
+    from: "AND EXISTS (\n           SELECT FROM events v WHERE",
+    to: "OR EXISTS (\n           SELECT FROM events v WHERE false AND",
+    caughtBy: `${QUEUE}/delivery-claim.test.ts`,
+  },
+  {
+    name: "an answer of 503 says that somebody is there",
+    file: "shared/domain/host-state.ts",
+    from: "[502, 503, 504]",
+    to: "[502, 504]",
+    caughtBy: "shared/domain/host-state.test.ts",
   },
 ];
