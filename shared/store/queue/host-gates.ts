@@ -167,7 +167,7 @@ export const CALL_HOSTS = `host_called AS MATERIALIZED (
  */
 export const LOCK_HOSTS_OF_SETTLEMENTS = `host AS MATERIALIZED (
   SELECT g.project_no, g.environment, g.host, t.since, t.next_probe_at, t.failing_since, coalesce(t.parked, 0) AS parked, t.state, t.by,
-         coalesce(t.failures, 0) AS failures, t.probe_seconds, t.probe
+         coalesce(t.failures, 0) AS failures, t.probe_seconds, t.probe, t.host IS NULL AS is_new
     FROM (SELECT DISTINCT project_no, environment, host
             FROM (SELECT i.project_no, i.environment, i.host FROM item i WHERE i.host IS NOT NULL AND i.project_no = ANY (${watched()})
                   UNION ALL
@@ -242,23 +242,36 @@ export const WATCH_HOSTS = `met AS MATERIALIZED (
    CROSS JOIN planned p
    CROSS JOIN LATERAL call_oldest(p.project_no, p.environment, 'h' || p.host, now() + (p.new_probe_seconds + 0 * d.count) * interval '1 s') c
    WHERE p.probes_again OR p.goes_down AND p.parked > 0
-), noted_hosts AS (
-  INSERT INTO target_hosts AS t (${HOST_KEY}, since, next_probe_at, failing_since, parked, second, started, state, by, failures, probe_seconds, probe)
-  SELECT ${HOST_KEY}, coalesce(new_since, now()),
-         CASE WHEN goes_down OR probes_again THEN now() + new_probe_seconds * interval '1 s' WHEN NOT goes_up THEN next_probe_at END,
-         CASE WHEN NOT goes_up AND NOT goes_down THEN new_failing_since END, parked - c.called, 0, 0,
-         CASE WHEN goes_down THEN ${DOWN} WHEN goes_up THEN CASE WHEN parked > 0 THEN ${OPENING} END ELSE state END,
-         CASE WHEN goes_down OR goes_up THEN ${BREAKER} ELSE by END, CASE WHEN goes_up OR goes_down THEN 0 ELSE new_failures END,
-         coalesce(new_probe_seconds, 0), CASE WHEN goes_down OR goes_up OR probes_again THEN c.probe ELSE p.probe END
+), next_hosts AS MATERIALIZED (
+  SELECT p.is_new, p.project_no, p.environment, p.host, coalesce(new_since, now()) AS since,
+         CASE WHEN goes_down OR probes_again THEN now() + new_probe_seconds * interval '1 s' WHEN NOT goes_up THEN next_probe_at END AS next_probe_at,
+         CASE WHEN NOT goes_up AND NOT goes_down THEN new_failing_since END AS failing_since, parked - c.called AS parked, p.state AS was,
+         CASE WHEN goes_down THEN ${DOWN} WHEN goes_up THEN CASE WHEN parked > 0 THEN ${OPENING} END ELSE state END::smallint AS state,
+         CASE WHEN goes_down OR goes_up THEN ${BREAKER} ELSE by END::smallint AS by, CASE WHEN goes_up OR goes_down THEN 0 ELSE new_failures END::smallint AS failures,
+         coalesce(new_probe_seconds, 0)::smallint AS probe_seconds, CASE WHEN goes_down OR goes_up OR probes_again THEN c.probe ELSE p.probe END AS probe
     FROM planned p
    CROSS JOIN LATERAL (
          SELECT count(*) FILTER (WHERE was_parked) AS called, CASE WHEN NOT p.goes_up THEN (array_agg(job_id))[1] END AS probe
            FROM host_called c WHERE ${sameHost("c", "p")}) c
    WHERE goes_up OR goes_down OR probes_again OR new_failures <> failures OR new_failing_since IS DISTINCT FROM failing_since
+), noted_hosts AS (
+  UPDATE target_hosts t
+     SET since = n.since, next_probe_at = n.next_probe_at, failing_since = n.failing_since, parked = n.parked,
+         second = CASE WHEN n.was = n.state THEN t.second ELSE 0 END, started = CASE WHEN n.was = n.state THEN t.started ELSE 0 END,
+         state = n.state, by = n.by, failures = n.failures, probe_seconds = n.probe_seconds, probe = n.probe
+    FROM (SELECT * FROM next_hosts WHERE NOT is_new OFFSET 0) n
+   WHERE ${sameHost("t", "n")}
+), made_hosts AS (
+  -- The row may have been made since this statement began. Then a request has parked the host, or others have failed there too.
+  INSERT INTO target_hosts AS t (${HOST_KEY}, since, next_probe_at, failing_since, parked, state, by, failures, probe_seconds)
+  SELECT ${HOST_KEY}, since, next_probe_at, failing_since, parked, state, by, failures, probe_seconds FROM next_hosts WHERE is_new
+   ORDER BY ${HOST_KEY}
       ON CONFLICT (${HOST_KEY}) DO UPDATE
-     SET since = excluded.since, next_probe_at = excluded.next_probe_at, failing_since = excluded.failing_since, parked = excluded.parked,
-         second = CASE WHEN t.state = excluded.state THEN t.second ELSE 0 END, started = CASE WHEN t.state = excluded.state THEN t.started ELSE 0 END,
-         state = excluded.state, by = excluded.by, failures = excluded.failures, probe_seconds = excluded.probe_seconds, probe = excluded.probe
+     SET since = excluded.since, next_probe_at = excluded.next_probe_at, state = excluded.state, by = excluded.by,
+         failing_since = CASE WHEN excluded.state IS NULL THEN least(t.failing_since, excluded.failing_since) END,
+         failures = CASE WHEN excluded.state IS NULL THEN least(t.failures + excluded.failures, 30000) ELSE 0 END,
+         probe_seconds = excluded.probe_seconds
+   WHERE t.state IS NULL
 ), host_told AS MATERIALIZED (
   SELECT ${hostEvent("host.down", "p", shardOfLanes("p"))} FROM planned p WHERE p.goes_down
   UNION ALL
