@@ -1,94 +1,39 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import { FLOW_CONCURRENCY_BOUNDS, FLOW_KEYS_KEPT_MAX, type Flow } from "../../domain/flow-key.ts";
-import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
+import { idToUuid } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
+import { type FlowSteps, flowSteps, idsOf, newKey, type Running, scopeOf } from "../flow-test-support.ts";
 import { changeFlowKey as change, findFlowKey, listFlowKeys } from "../resources/flow-keys.ts";
 import { createJobs } from "../resources/job-creation.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
-import {
-  claimShortFirst,
-  failedWith,
-  inTime,
-  settlementOf,
-  settleShortFirst,
-  startStore,
-  type TestStore,
-  until,
-} from "../test-support.ts";
-import { type Claim, type Claimed, claimWhole, type GrantedAttempt } from "./claim.ts";
+import { claimShortFirst, failedWith, inTime, startStore, type TestStore, until } from "../test-support.ts";
+import { type Claim, claimWhole } from "./claim.ts";
 import { claimKeyed } from "./claim-keyed.ts";
 import { purgeFlowKeys } from "./flow-key-purge.ts";
 import { emptyGateCalls } from "./gate-calls.ts";
 import { parkAttempts } from "./parking.ts";
-import type { Settlement } from "./settle.ts";
 
 setDefaultTimeout(120_000);
 
 let store: TestStore;
 let nodeId: number;
+let { due, parked, claim, start, settle } = {} as FlowSteps;
 beforeAll(async () => {
   store = await startStore();
   nodeId = await store.addNode();
+  ({ due, parked, claim, start, settle } = flowSteps(store, nodeId));
 });
 afterAll(() => store.stop());
 
-const scopeOf = (projectNo: ProjectNo) => ({ projectNo, environment: "production" as const });
-const newKey = () => `key-${randomBytes(6).toString("hex")}`;
 const addJobs = (project: ProjectNo, count: number, flow: Flow, wish = {}) =>
   store.addJobs(project, count, { flow, ...wish });
-
-/** The jobs of the project that are due in their lanes, the oldest first. */
-async function due(project: ProjectNo): Promise<string[]> {
-  const rows = await store.query<{ job_id: string }>(
-    "SELECT job_id FROM open_jobs WHERE project_no = $1 AND due_at <= now() + interval '1 ms' ORDER BY due_at, job_id",
-    [project],
-  );
-  return rows.map(({ job_id }) => uuidToId(JOB_PREFIX, job_id));
-}
-async function parked(project: ProjectNo): Promise<string[]> {
-  const rows = await store.query<{ job_id: string }>(
-    "SELECT job_id FROM open_jobs WHERE project_no = $1 AND due_at IS NULL AND node_id IS NULL ORDER BY parked_due_at, job_id",
-    [project],
-  );
-  return rows.map(({ job_id }) => uuidToId(JOB_PREFIX, job_id));
-}
 
 /** Changes a key, and calls the attempts that the change lets start. */
 async function changeFlowKey(...asked: Parameters<typeof change>) {
   const row = await change(...asked);
   return { row, ...(await emptyGateCalls(store.db)) };
 }
-
-/** Claims these jobs, with the attempt that each owes. */
-async function claim(
-  project: ProjectNo,
-  jobs: readonly string[],
-): Promise<{ claims: Claim[]; answers: Claimed[] }> {
-  const rows = await store.query<{ job_id: string; attempt: number }>(
-    "SELECT job_id, attempt FROM open_jobs WHERE project_no = $1",
-    [project],
-  );
-  const attempts = new Map(rows.map((row) => [row.job_id, row.attempt]));
-  const claims = jobs.map((id) => store.claimOf(project, id, { attempt: attempts.get(idToUuid(id)) ?? 1 }));
-  return { claims, answers: await claimShortFirst(store.db, nodeId, claims) };
-}
-
-interface Running {
-  claim: Claim;
-  granted: GrantedAttempt;
-}
-/** Claims all due attempts, as workers do. Answers the granted ones. */
-async function start(project: ProjectNo): Promise<Running[]> {
-  const { claims, answers } = await claim(project, await due(project));
-  return answers.flatMap((answer, index) =>
-    answer.kind === "granted" ? [{ claim: claims[index] as Claim, granted: answer.attempt }] : [],
-  );
-}
-const settle = (running: Running, wish: Partial<Settlement> = {}) =>
-  settleShortFirst(store.db, [settlementOf(running, wish)]);
-const idsOf = (running: readonly Running[]) => running.map(({ granted }) => granted.jobId);
 
 describe("a limit for attempts at a time", () => {
   test("lets as many start as it has places, and a place that comes back lets the next start, in order", async () => {
