@@ -3,7 +3,7 @@ import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import { REGIONS } from "../../domain/scope.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { type CalledRow, readCalled } from "./called.ts";
-import { calledLanes, roomOf, sameKey, startsGoneAt, startsLeft, USED_AT } from "./flow-gates.ts";
+import { calledLanes, HEADS, roomOf, sameKey, startsGoneAt, startsLeft, USED_AT } from "./flow-gates.ts";
 
 /**
  * Most statements change the gates of flow keys under the keys' locks. Cancels, retries by hand and parking at a host are rare
@@ -71,13 +71,14 @@ WITH taken AS MATERIALIZED (
   SELECT k.*, CASE WHEN ${startsLeft("k.at")} <= 0 THEN ${startsGoneAt("k.at", `1 - ${startsLeft("k.at")}`)} END AS not_before
     FROM (SELECT k.*, greatest(k.in_use + k.in_use_change, 0) AS used, clock_timestamp() AS at FROM gate k) k
 ), late AS MATERIALIZED (
-  -- Of the first of the queue, those in their lanes that a rate had put off until later than it does now.
+  -- Of the first of the queue, those in their lanes that a rate had put off until later than it does now. There may be more of
+  -- them than the limits let start by now: a claim parks the others.
   SELECT h.*, greatest(now(), h.parked_due_at, k.not_before) + h.rank * interval '1 us' AS new_due_at
     FROM state k
    CROSS JOIN LATERAL (
          SELECT o.*, h.rank
            FROM (SELECT h.*, row_number() OVER (ORDER BY h.due_at, h.job_id) AS rank
-                   FROM gate_heads(k.project_no, k.environment, 'k' || k.flow_key, ${roomOf("k.used")}) h) h
+                   FROM gate_heads(k.project_no, k.environment, 'k' || k.flow_key, ${HEADS}) h) h
           CROSS JOIN LATERAL (
                 SELECT o.project_no, o.environment, o.region, o.job_id, o.gate, o.due_at, o.parked_due_at FROM open_jobs o
                  WHERE o.project_no = k.project_no AND o.environment = k.environment AND o.region = h.region AND o.job_id = h.job_id

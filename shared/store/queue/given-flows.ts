@@ -39,7 +39,7 @@ export const giveFlowOfSchedule = (from: string): string => `given AS (
  */
 export const giveFlows = (from: string): string => `flowing AS MATERIALIZED (
   SELECT e.*, e.is_due AND row_number() OVER (PARTITION BY ${KEY}, region, is_due ORDER BY id) > e.room AS parks
-    FROM (SELECT g.project_no, g.environment, g.flow_key, g.concurrency, g.rate, a.id, a.region, a.is_due, l.is_changed AND w.all > 0 AS raises,
+    FROM (SELECT g.project_no, g.environment, g.flow_key, g.concurrency, g.rate, a.id, a.region, a.is_due,
                  CASE WHEN k.paused THEN 0
                       WHEN l.concurrency IS NULL AND l.rate_count IS NULL THEN ${NO_END}
                       WHEN k.waiting[a.region + 1] > 0 THEN 0
@@ -55,11 +55,8 @@ export const giveFlows = (from: string): string => `flowing AS MATERIALIZED (
                   WHERE k.project_no = ANY (ARRAY[g.project_no]) AND k.environment = g.environment AND k.flow_key = g.flow_key
                     FOR NO KEY UPDATE) k ON true
            CROSS JOIN LATERAL (
-                 SELECT c.*, (c.concurrency, c.rate_count, c.rate_seconds) IS DISTINCT FROM (k.concurrency, k.rate_count, k.rate_seconds) AS is_changed
-                   FROM (SELECT CASE WHEN k.pinned THEN k.concurrency ELSE coalesce(g.concurrency, k.concurrency) END AS concurrency,
-                                CASE WHEN k.pinned OR g.rate IS NULL THEN k.rate_count ELSE (g.rate ->> 'count')::int END AS rate_count,
-                                CASE WHEN k.pinned OR g.rate IS NULL THEN k.rate_seconds ELSE (g.rate ->> 'per_seconds')::int END AS rate_seconds) c) l
-           CROSS JOIN LATERAL (SELECT coalesce(sum(u), 0) AS all FROM unnest(k.waiting) u) w
+                 SELECT CASE WHEN k.pinned THEN k.concurrency ELSE coalesce(g.concurrency, k.concurrency) END AS concurrency,
+                        CASE WHEN k.pinned OR g.rate IS NULL THEN k.rate_count ELSE (g.rate ->> 'count')::int END AS rate_count) l
            CROSS JOIN LATERAL unnest(g.ids, g.regions, g.dues) AS a (id, region, is_due)) e
 ), kept_back AS MATERIALIZED (
   SELECT array_agg(id) FILTER (WHERE parks) AS ids FROM flowing
@@ -77,8 +74,9 @@ export const NOTE_FLOWS = `given AS (
       ON CONFLICT (${KEY}) DO UPDATE
      SET ${LIMITS_GIVEN},
          waiting = ARRAY[${REGIONS.map((_, region) => `k.waiting[${region + 1}] + excluded.waiting[${region + 1}]`).join(", ")}]
+  RETURNING ${KEY}, old.flow_key IS NOT NULL AND (old.concurrency, old.rate_count, old.rate_seconds)
+                                                 IS DISTINCT FROM (new.concurrency, new.rate_count, new.rate_seconds) AS is_changed
 ), raised AS (
-  -- Other limits may let some of those start that wait.
-  INSERT INTO gate_calls (project_no, environment, gate)
-  SELECT DISTINCT project_no, environment, 'k' || flow_key FROM flowing WHERE raises
+  -- Other limits may let some of those start that are parked, or that the rate before has put off. A new key has none of these.
+  INSERT INTO gate_calls (project_no, environment, gate) SELECT project_no, environment, 'k' || flow_key FROM given WHERE is_changed
 )`;

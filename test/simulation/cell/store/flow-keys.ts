@@ -1,7 +1,6 @@
 import type { Flow, FlowRate } from "../../../../shared/domain/flow-key.ts";
 import { HEADS } from "../../../../shared/store/queue/flow-gates.ts";
 import {
-  anyWaits,
   calledArrays,
   callGate,
   flowKeyOf,
@@ -83,12 +82,13 @@ export function giveFlows(
       concurrency: group.findLast(({ flow }) => flow?.concurrency !== undefined)?.flow?.concurrency,
       rate: group.findLast(({ flow }) => flow?.rate !== undefined)?.flow?.rate,
     };
+    const isNewKey = !tables.flow_keys.has(flowKeyOf(first, first.flow.key));
     const key = findOrAddKey(tables, first, first.flow.key);
     const limits = limitsGiven(key, given);
     const isChanged = (["concurrency", "rate_count", "rate_seconds"] as const).some(
       (name) => limits[name] !== key[name],
     );
-    if (isChanged && anyWaits(key)) callLater(tables, key, gateOf(key.flow_key));
+    if (isChanged && !isNewKey) callLater(tables, key, gateOf(key.flow_key));
     const due = group.filter(({ run_at }) => run_at <= now);
     for (const [region, ofRegion] of Map.groupBy(due, (job) => job.region)) {
       const room = roomForNew(key, limits, region);
@@ -168,14 +168,13 @@ function emptyCallsOf(
   );
   for (const { region, waiting_change } of calls)
     key.waiting[region] = (key.waiting[region] ?? 0) + waiting_change;
-  const heads = headsOf(tables, key, gateOf(flow_key), roomOf(key, key.in_use));
-  const hastened = heads.flatMap((row, index) => {
+  const hastened = headsOf(tables, key, gateOf(flow_key), HEADS).flatMap((row, index) => {
     const soonest = Math.max(now, row.parked_due_at ?? now, notBefore ?? now);
     return row.due_at !== null && row.due_at > soonest + HASTENED_FROM
       ? [{ row, dueAt: soonest + index + 1 }]
       : [];
   });
-  const next = callGate(now, heads, notBefore);
+  const next = callGate(now, headsOf(tables, key, gateOf(flow_key), roomOf(key, key.in_use)), notBefore);
   for (const { row, dueAt } of hastened) row.due_at = dueAt;
   leaveQueue(key, next);
   key.waiting = key.waiting.map((count) => Math.max(count, 0));
