@@ -5,6 +5,7 @@ import { type Database, StoreUnavailable } from "../../../shared/store/database/
 import { addEndpoint } from "../../../shared/store/delivery-test-support.ts";
 import { settleAttempts } from "../../../shared/store/queue/settle.ts";
 import { abortBulk } from "../../../shared/store/resources/bulk-operations.ts";
+import { findFlowKey, listFlowKeys } from "../../../shared/store/resources/flow-keys.ts";
 import { cancelJob, retryRun } from "../../../shared/store/resources/jobs-by-hand.ts";
 import { inTime, settlementOf, startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { keyCause } from "../../../test/support/cause.ts";
@@ -318,6 +319,19 @@ describe("a worker that dies", () => {
     await worker.finish(id);
     expect(await bulkOf(store, project, id)).toMatchObject({ done: 3 });
   });
+});
+
+test("a retry makes a flow key known again that was forgotten, and its jobs are counted there", async () => {
+  const key = "forgotten";
+  const jobs = await addFailedJobs(store, nodeId, project, 2, { flow: { key } });
+  await addFailedJobs(store, nodeId, project, 1);
+  await store.query("DELETE FROM flow_keys WHERE project_no = $1", [project]);
+  await worker.finish(await ask("retry"));
+  expect(await findFlowKey(store.db, scope(), key)).toMatchObject({ concurrency: null, inUse: 0 });
+  for (const job of jobs) await store.start(nodeId, project, job, { attempt: 2 });
+  expect(
+    (await listFlowKeys(store.db, scope(), { after: null, limit: 2 })).map(({ inUse }) => inUse),
+  ).toEqual([2]);
 });
 
 test.each(["retry", "cancel"] as const)(

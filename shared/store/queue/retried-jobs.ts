@@ -1,4 +1,5 @@
 import { endedStatusCode } from "../database/codes.ts";
+import { USED_AT } from "./flow-gates.ts";
 import { HAS_WORDS, moveTags, OPEN_STATE } from "./job-tags.ts";
 import { countRuns } from "./month.ts";
 import { FLOW_COLUMNS, flowColumnsOf } from "./new-jobs.ts";
@@ -10,12 +11,17 @@ import { tellOfQuota } from "./quota-events.ts";
  */
 
 const FAILED = endedStatusCode("failed");
+const KEY = "project_no, environment, flow_key";
 
 /**
  * Reopens the jobs of `retried`, whose rows of ended_jobs are locked: project_no, environment, region, job_id, the `attempt`
  * that follows, `attempts_allowed`, its `run_id`, `month` (month.ts), `trace` (null: the job's own), and `reopens`: false if
  * the attempt takes the place of a pending one. Counts all these runs, and tells the endpoints that hear of the quota. It
  * stands behind `flow` (with MONTH_COLUMNS and QUOTA_COLUMNS) and `clock`, at which the attempts are due.
+ *
+ * A job's flow key may have been forgotten. The key is known again without limits, so that the attempt is counted at it, and the
+ * purge (flow-key-purge.ts) finds it in use. Keys are locked last here, behind an Idempotency-Key: no statement that has locked
+ * a key waits for an ended job, or for the project's flow.
  */
 export const REOPEN_RETRIED = `reopened AS (
   DELETE FROM ended_jobs e
@@ -31,6 +37,10 @@ export const REOPEN_RETRIED = `reopened AS (
     JOIN jobs j ON j.project_no = r.project_no AND j.environment = r.environment AND j.region = r.region AND j.id = r.job_id
    WHERE r.reopens
   RETURNING project_no, environment, region, job_id, tags, flow_key
+), used_key AS (
+  INSERT INTO flow_keys AS k (${KEY})
+  SELECT DISTINCT ${KEY} FROM owed WHERE flow_key IS NOT NULL ORDER BY ${KEY}
+      ON CONFLICT (${KEY}) DO UPDATE SET used_at = ${USED_AT}
 ), ${moveTags(`owed WHERE ${HAS_WORDS}`, String(FAILED), String(OPEN_STATE))}, counted AS (
   UPDATE flows f SET ${countRuns("c.runs")}
     FROM (SELECT project_no, count(*) AS runs FROM retried GROUP BY project_no) c CROSS JOIN clock

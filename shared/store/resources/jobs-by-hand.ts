@@ -76,8 +76,8 @@ export type Retried =
 /**
  * Reopens the run's job for one more attempt, which is recorded under `newRunId` as running from this moment. A job that
  * waits for its automatic retry gets this attempt in its place. `trace` is the trace of this attempt and of those that
- * follow; null for the job's own trace. Throws ApiError for a run that cannot be retried. Lock order as in claim.ts: the
- * flow, then the job.
+ * follow; null for the job's own trace. Throws ApiError for a run that cannot be retried. Lock order: the flow, the job, the
+ * Idempotency-Key, the flow key.
  */
 export function retryRun(
   db: Database,

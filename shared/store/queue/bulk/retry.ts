@@ -23,7 +23,7 @@ import {
  * Retries the next jobs of a bulk operation, as many as there are ids for their new runs, as retryRun
  * (resources/jobs-by-hand.ts) retries the last run of each. Jobs that are not failed any more are skipped. Jobs fail if they
  * have ATTEMPTS_MAX attempts, if their last run has an id before `sinceId` (it has left retention), or if the month has no run
- * left. One statement, like cancelMembers. Lock order: fence, the operation, the flow, ended jobs by id.
+ * left. One statement, like cancelMembers. Lock order: fence, the operation, the flow, ended jobs by id, flow keys.
  */
 export async function retryMembers(
   db: Database,

@@ -1,5 +1,5 @@
 import { countUsage } from "./claims.ts";
-import { flowColumns, leaveGate } from "./flow-keys.ts";
+import { findOrAddKey, flowColumns, leaveGate } from "./flow-keys.ts";
 import { gateOf } from "./gates.ts";
 import { dayOf, type Instant, monthOf, toMs, toMsOrNull } from "./parameters.ts";
 import { countRuns, runsLeft } from "./permits.ts";
@@ -182,6 +182,7 @@ export function reopen(
 ): void {
   tables.ended_jobs.delete(job.id);
   const { schedule_id, tags, flow } = findJob(tables, job);
+  if (flow !== null) findOrAddKey(tables, job, flow.key);
   const row = {
     ...{ ...job, schedule_id, tags, due_at: clock, started_at: clock },
     ...{ canceled: false, node_id: null, parked_host: null, ...flowColumns(flow, clock) },
