@@ -480,7 +480,7 @@ describe("a job of a key", () => {
     await cancelJob(store.db, scope, jobs[0] as string, keyCause());
     await cancelJob(store.db, scope, jobs[2] as string, keyCause());
     await emptyGateCalls(store.db);
-    expect(await findFlowKey(store.db, scope, key)).toMatchObject({ inUse: 0, waiting: 2 });
+    expect(await findFlowKey(store.db, scope, key)).toMatchObject({ inUse: 0, waiting: 1 });
     const [second] = await start(project);
     expect(second?.granted.jobId).toBe(jobs[1] as string);
     await settle(second as Running);

@@ -93,7 +93,8 @@ const startsWith = (
 /** How many attempts of a key's (k) queue are to be in the lane of each region, with `inUse` places in use. */
 export const roomOf = (inUse: string): string =>
   `CASE WHEN k.paused THEN 0 ELSE greatest(least(coalesce(k.concurrency - (${inUse}), ${NO_END}), coalesce(k.rate_count, ${HEADS}), ${HEADS}), 0) END::int`;
-const placesLeft = `CASE WHEN k.paused THEN 0 ELSE coalesce(k.concurrency - k.in_use, ${NO_END}) END::int`;
+/** How many more places of a key (k) may be taken. Less than none are left if the limit was lowered. */
+export const placesLeft = `CASE WHEN k.paused THEN 0 ELSE coalesce(k.concurrency - k.in_use, ${NO_END}) END::int`;
 
 /** Regions in which nothing starts. Attempts that are due there do not keep others waiting. */
 const HELD = "ARRAY (SELECT h.region FROM held_regions h)";

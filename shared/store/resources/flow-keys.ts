@@ -3,7 +3,7 @@ import { idToUuid } from "../../domain/ids.ts";
 import type { Scope } from "../../domain/scope.ts";
 import { ALL_REGIONS, environmentCode } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
-import { HEADS } from "../queue/flow-gates.ts";
+import { HEADS, placesLeft, startsLeft } from "../queue/flow-gates.ts";
 import { nextStartOf } from "../queue/flow-start.ts";
 import { auditFrom, type KeyCause } from "./audit.ts";
 import { lockProject } from "./lock-project.ts";
@@ -22,18 +22,20 @@ export interface FlowKeyRow extends FlowKeyTerms {
 }
 
 /**
- * How many attempts are parked, or are due among the first ones, which stand in their lanes. A list needs no newer
- * snapshot, so gate_heads is not called for each key.
+ * How many due attempts the key keeps back: the parked ones, and those in their lanes beyond what the key lets start now, such
+ * as the ones that its rate has put off. Attempts within what it lets start wait for something else, such as the project's limit.
+ * A key keeps no more than HEADS attempts of a region in their lane. A list needs no newer snapshot, so gate_heads is not called
+ * for each key.
  */
 const WAITING = `((SELECT sum(w) FROM unnest(k.waiting) AS w)
-          + (SELECT count(*)
+          + (SELECT greatest(count(*) - greatest(least(${placesLeft}, ${startsLeft("now()")}), 0), 0)
                FROM unnest(${ALL_REGIONS}::smallint[]) AS r (region)
               CROSS JOIN LATERAL (
-                    SELECT o.due_at FROM open_jobs o
+                    SELECT o.due_at, o.parked_due_at FROM open_jobs o
                      WHERE o.project_no = k.project_no AND o.environment = k.environment AND o.gate = 'k' || k.flow_key AND o.region = r.region
                      ORDER BY o.parked_due_at, o.job_id
                      LIMIT ${HEADS}) h
-              WHERE h.due_at <= now()))`;
+              WHERE h.due_at IS NOT NULL AND h.parked_due_at <= now()))`;
 const COLUMNS = `k.flow_key, k.concurrency, k.rate_count, k.rate_seconds, k.paused, k.pinned, k.in_use, ${WAITING}::float8 AS waiting,
        ${epochMs(nextStartOf("k"))} AS next_start_at`;
 const IN_SCOPE = "k.project_no = $1 AND k.environment = $2";

@@ -9,6 +9,7 @@ import {
   headsOf,
   holdersGateOf,
   leaveQueue,
+  placesLeft,
   roomOf,
   startsGoneAt,
   startsLeft,
@@ -214,11 +215,12 @@ export const changeFlowKey: Statement = (tables, { now }, values) => {
   ];
 };
 
-/** The number of attempts of a key that are parked, plus the due ones of the first that stand in their lanes. */
+/** The number of attempts of a key that are parked, plus the due ones in their lanes beyond what the key lets start. */
 function waitingOf(tables: Tables, key: FlowKeyRow, now: Instant): number {
   const heads = headsOf(tables, key, gateOf(key.flow_key), HEADS);
-  const due = heads.filter(({ due_at }) => due_at !== null && due_at <= now).length;
-  return key.waiting.reduce((sum, count) => sum + count, due);
+  const due = heads.filter(({ due_at, parked_due_at }) => due_at !== null && (parked_due_at ?? now) <= now);
+  const free = Math.max(Math.min(placesLeft(key), startsLeft(key, now)), 0);
+  return key.waiting.reduce((sum, count) => sum + count, Math.max(due.length - free, 0));
 }
 
 /** The time at which the rate of a key lets the next attempt start; null if the rate lets it start now. */
