@@ -69,6 +69,36 @@ export const GATE_MUTANTS: readonly Mutant[] = [
     caughtBy: FLOW_TESTS,
   },
   {
+    name: "limits that a job gives do not call what the rate before has put off",
+    file: `${QUEUE}/given-flows.ts`,
+    from: "FROM given WHERE is_changed",
+    to: "FROM given WHERE false",
+    caughtBy: `${QUEUE}/given-flows.test.ts`,
+  },
+  {
+    name: "an attempt that a rate has put off beyond the limits of now stays put off",
+    file: `${QUEUE}/gate-calls.ts`,
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: it is the text of the file.
+    from: "'k' || k.flow_key, ${HEADS}) h) h",
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: it is the text of the file.
+    to: "'k' || k.flow_key, ${roomOf(\"k.used\")}) h) h",
+    caughtBy: `${QUEUE}/given-flows.test.ts`,
+  },
+  {
+    name: "a job that is reopened leaves its key forgotten",
+    file: `${QUEUE}/retried-jobs.ts`,
+    from: "FROM owed WHERE flow_key IS NOT NULL",
+    to: "FROM owed WHERE false",
+    caughtBy: `${QUEUE}/retried-jobs.test.ts`,
+  },
+  {
+    name: "a key that only a schedule names is forgotten",
+    file: `${QUEUE}/flow-key-purge.ts`,
+    from: "AND s.flow ->> 'key' = k.flow_key AND s.flow IS NOT NULL LIMIT 1",
+    to: "AND false LIMIT 1",
+    caughtBy: FLOW_TESTS,
+  },
+  {
     name: "a gate opens its host although the probe found nobody",
     file: `${QUEUE}/host-gates.ts`,
     from: "probe_ended AND probe_met, false) AS goes_up",

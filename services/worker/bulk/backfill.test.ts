@@ -4,7 +4,9 @@ import { idToUuid } from "../../../shared/domain/ids.ts";
 import type { ProjectNo, Scope } from "../../../shared/domain/scope.ts";
 import { listFirings } from "../../../shared/store/queue/firing-ledger.ts";
 import { fireSchedules } from "../../../shared/store/queue/firings.ts";
+import { emptyGateCalls } from "../../../shared/store/queue/gate-calls.ts";
 import { readLedger } from "../../../shared/store/queue/ledger.ts";
+import { changeFlowKey, findFlowKey } from "../../../shared/store/resources/flow-keys.ts";
 import {
   createSchedule,
   deleteSchedule,
@@ -247,4 +249,17 @@ test("a job that its flow key keeps back is not announced as due", async () => {
   const [first, ...others] = await jobsOf(schedule);
   expect(others.map(({ due_at }) => due_at)).toEqual([null, null]);
   expect(judged?.owed.map((owed) => idToUuid(owed.id))).toEqual([first?.id ?? ""]);
+});
+
+test("its jobs give the schedule's limits to their flow key again, which calls what waits for them", async () => {
+  const rate = { count: 1_000, per_seconds: 1 };
+  const schedule = await create({ flow: { key: "paced", rate } });
+  const limits = { concurrency: null, rate: { count: 1, per_seconds: 86_400 } };
+  await changeFlowKey(store.db, scope(), "paced", limits, keyCause());
+  await emptyGateCalls(store.db);
+  await backfill(schedule, 6, 3);
+  expect(await findFlowKey(store.db, scope(), "paced")).toMatchObject({ rate });
+  expect(await store.query("SELECT gate FROM gate_calls WHERE project_no = $1", [project])).toEqual([
+    { gate: "kpaced" },
+  ]);
 });

@@ -7,6 +7,8 @@ import { type FlowSteps, flowSteps, idsOf, newKey, type Running, scopeOf } from 
 import { changeFlowKey as change, findFlowKey, listFlowKeys } from "../resources/flow-keys.ts";
 import { createJobs } from "../resources/job-creation.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
+import { createSchedule } from "../resources/schedules.ts";
+import { scheduleOf } from "../schedule-test-support.ts";
 import { claimShortFirst, failedWith, inTime, startStore, type TestStore, until } from "../test-support.ts";
 import { type Claim, claimWhole } from "./claim.ts";
 import { claimKeyed } from "./claim-keyed.ts";
@@ -429,10 +431,12 @@ describe("what a key is told", () => {
     });
   });
 
-  test("is forgotten a day after its last use, unless it is pinned, paused, or named by an open job", async () => {
+  test("is forgotten a day after its last use, unless it is pinned, paused, or named by an open job or a schedule", async () => {
     const project = await store.addProject();
     const scope = scopeOf(project);
-    const [idle, pinned, paused, named] = [newKey(), newKey(), newKey(), newKey()];
+    const [idle, pinned, paused, named, scheduled] = [newKey(), newKey(), newKey(), newKey(), newKey()];
+    const schedule = scheduleOf(scope, 0, { flow: { key: scheduled } });
+    expect(await createSchedule(store.db, schedule, keyCause(), null)).toBe("created");
     for (const key of [idle, pinned, paused])
       await changeFlowKey(store.db, scope, key, { concurrency: 1 }, keyCause());
     await changeFlowKey(store.db, scope, pinned, { pinned: true }, keyCause());
@@ -445,7 +449,7 @@ describe("what a key is told", () => {
     ]);
     await purgeFlowKeys(store.db, 1_000, inDays(0));
     const left = await listFlowKeys(store.db, scope, { after: null, limit: 10 });
-    expect(left.map(({ key }) => key)).toEqual([pinned, paused, named].sort());
+    expect(left.map(({ key }) => key)).toEqual([pinned, paused, named, scheduled].sort());
   });
 });
 
