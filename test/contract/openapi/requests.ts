@@ -233,9 +233,9 @@ export async function prepareRequests(
     payload_too_large: (operation) => announce(operation, TOO_MANY_BYTES),
     unsupported_media_type: (operation) => send(operation, { headers: { "Content-Type": "text/plain" } }),
     async rate_limit_exceeded(operation) {
-      // The first request uses up the project's one request a minute, if it is available again.
-      await gateway.call("GET", "/v2/project", { key: exhausted.production });
-      return send(operation, { key: exhausted.production });
+      // The project has one request a minute. If it is available again, this request uses it up.
+      const answer = await send(operation, { key: exhausted.production });
+      return answer.status === 429 ? answer : send(operation, { key: exhausted.production });
     },
     async quota_exceeded(operation) {
       const isOfSchedule = operation.path.includes("{schedule_id}");
