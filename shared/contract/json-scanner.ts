@@ -22,10 +22,10 @@ export interface Scan {
 }
 
 /**
- * Bounds of the shell. A batch of 100 jobs with every field in each has 902 values and far fewer characters, so a body
+ * Bounds of the shell. A batch of 100 jobs with every field in each has 2,702 values and far fewer characters, so a body
  * beyond these bounds is invalid anyway, and reading stops there.
  */
-export const SHELL_VALUES_MAX = 2_000;
+export const SHELL_VALUES_MAX = 4_000;
 const SHELL_CHARACTERS_MAX = 4_194_304;
 
 const TAB = 9;

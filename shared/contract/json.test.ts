@@ -2,6 +2,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { measureGrowth } from "../../test/support/growth.ts";
 import { ApiError } from "../domain/errors.ts";
+import { TAGS_MAX } from "../domain/tags.ts";
 import { canonicalParts } from "./canonical.ts";
 import { type Body, BodyReader, checkPayloadSize, SLICE_CHARACTERS } from "./json.ts";
 import { unescapeString } from "./json-names.ts";
@@ -181,7 +182,8 @@ test("a long number is one where JSON.parse finds one", () => {
 
 test("a batch whose entries have every field and some unknown ones is read to its end", () => {
   const entry = `{"target_url":"","payload":[${"0,".repeat(SHELL_VALUES_MAX)}0],"run_at":"","region":"",
-    "retry_policy":{"max_attempts":1,"base_seconds":1,"cap_seconds":1},${Array.from({ length: 8 }, (_, n) => `"x${n}":0`)}}`;
+    "retry_policy":{"max_attempts":1,"base_seconds":1,"cap_seconds":1},"tags":["0"${',"0"'.repeat(TAGS_MAX - 1)}],
+    "flow":{"key":"","concurrency":1,"rate":{"count":1,"per_seconds":1},"hold":"job"},${Array.from({ length: 8 }, (_, n) => `"x${n}":0`)}}`;
   const { value } = parse(`{"jobs":[${Array<string>(100).fill(entry)}]}`, "each job");
   expect((value as { jobs: unknown[] }).jobs).toHaveLength(100);
 });

@@ -1,6 +1,7 @@
 import { type ErrorCode, STATUS_OF_CODE } from "../../domain/errors.ts";
 import { PLAN_TERMS, PLANS } from "../../domain/plan.ts";
 import { NEWEST_API_VERSION } from "../../domain/version.ts";
+import { SHELL_VALUES_MAX } from "../json-scanner.ts";
 import { EXPLANATIONS } from "./explanations.ts";
 
 const codes = Object.entries(STATUS_OF_CODE) as [ErrorCode, number][];
@@ -19,7 +20,7 @@ Bodies are JSON in UTF-8. Unknown fields and query parameters are refused, as ar
 members of the same name. HEAD works as GET does. Every POST takes an \`Idempotency-Key\`.
 
 A path is taken as it was sent: dot segments, percent-encoded or not, and backslashes make it another path. A body holds at
-most 2,000 values outside its payloads, and one that is too large is received up to 64 MiB before it is refused. An answer over
+most ${SHELL_VALUES_MAX.toLocaleString("en")} values outside its payloads, and one that is too large is received up to 64 MiB before it is refused. An answer over
 64 KiB that is not taken within 30 seconds is given up, and what a client no longer waits for is not begun.
 
 A connection is ended without an answer if its client closes its own side of it, or sends a further request, before the
