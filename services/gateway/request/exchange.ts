@@ -66,6 +66,11 @@ export interface ExchangeOptions {
  * however long the statements themselves may take.
  */
 const STORE_TIME_MS_MAX = 1_800;
+/**
+ * The API promises that a revocation works within 5 s, and the authenticator remembers a caller for 4 s. So a key is asked about
+ * again once its request is older than this.
+ */
+const ASKED_AGAIN_AFTER_MS = 1_000;
 /** Beyond this many requests of a project, each begins, or is refused, in a turn of its own: hundreds come at once. */
 const CROWD_MIN = 64;
 
@@ -172,12 +177,33 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
     const cause = () => ({ requestId: exchange.requestId, keyNo: caller.keyNo });
     const query = queryOf(request.url);
     const { id, innerId } = ids;
-    const apiRequest: ApiRequest = { caller, scope, id, innerId, query, cause, trace: trace.context };
     return limits.holdLargeBody(request.headers, route.body, projectNo, async () => {
       const body = await receive(exchange, route.body, projectNo);
+      const present = await askAgain(exchange, caller);
+      const apiRequest: ApiRequest = {
+        caller: present,
+        scope,
+        id,
+        innerId,
+        query,
+        cause,
+        trace: trace.context,
+      };
       const carryOut = () => carryOutRoute(exchange, served, apiRequest, body);
       return gate === undefined ? carryOut() : gate.within(carryOut);
     });
+  }
+
+  /**
+   * The caller as it is now, if its body took a while to arrive. Throws unauthorized if the key was revoked or has expired
+   * meanwhile.
+   */
+  function askAgain(
+    { request, receivedAt }: Exchange,
+    caller: AuthenticatedCaller,
+  ): AuthenticatedCaller | Promise<AuthenticatedCaller> {
+    if (performance.now() - receivedAt < ASKED_AGAIN_AFTER_MS) return caller;
+    return authenticator.authenticate(request.headers.get("authorization"));
   }
 
   function carryOutRoute(

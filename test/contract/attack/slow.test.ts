@@ -110,6 +110,29 @@ function pause(port: number, first: string, rest: string): Promise<{ text: strin
 
 // The tests run at once, because each one takes as long as its deadline.
 describe.concurrent("a client that", () => {
+  test("has its key revoked while its body arrives creates nothing", async () => {
+    const project = await gateway.addProject();
+    const { id, key } = await gateway.addKey(project, { scope: "jobs" });
+    const body = JSON.stringify({ target_url: TARGET_URL });
+    const fields = [`Authorization: Bearer ${key}`, JSON_TYPE, `Content-Length: ${body.length}`];
+    const start = `${head(null, "POST /v2/jobs", ...fields)}\r\n`;
+    const { promise: answered, resolve } = Promise.withResolvers<string>();
+    let text = "";
+    const socket = connect((socket) => socket.write(start + body.slice(0, 9)));
+    socket.on("data", (chunk: Buffer) => {
+      text += chunk.toString();
+      if (text.includes("}")) resolve(text);
+    });
+    // The gateway has taken the head by then.
+    await Bun.sleep(1_500);
+    const revoked = await gateway.call("DELETE", `/v2/keys/${id}`, { key: project.production });
+    expect(revoked.status).toBe(200);
+    socket.write(body.slice(9));
+    readRefusal(parseRaw(await answered), "unauthorized");
+    const { text: jobs } = await gateway.call("GET", "/v2/jobs", { key: project.production });
+    expect(JSON.parse(jobs).data).toEqual([]);
+  });
+
   test(
     "sends its body byte by byte is refused when its time is over, and creates nothing",
     async () => {
