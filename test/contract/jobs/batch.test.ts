@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { JobBatch } from "../../../shared/contract/job.ts";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
+import { TAGS_MAX } from "../../../shared/domain/tags.ts";
 import {
   type CallOptions,
   readAs,
@@ -54,6 +55,19 @@ describe("POST /v2/jobs/batch", () => {
       const shown = await gateway.call("GET", `/v2/jobs/${job.id}`, { key: project.production });
       expect(JSON.parse(shown.text)).toEqual(job);
     }
+  });
+
+  test("creates a hundred jobs of which each has every field and as many tags as it may have", async () => {
+    const runAt = new Date(Date.now() + 86_400_000).toISOString();
+    const entry = {
+      ...{ ...valid(), run_at: runAt, region: "us-west" },
+      retry_policy: { max_attempts: 2, base_seconds: 20, cap_seconds: 30 },
+      tags: Array.from({ length: TAGS_MAX }, (_, n) => `tag-${n}`),
+      flow: { key: "full", concurrency: 2, rate: { count: 3, per_seconds: 4 }, hold: "job" },
+    };
+    const { data } = readAs(JobBatch, await post({ jobs: Array(100).fill(entry) }), 201);
+    expect(data).toHaveLength(100);
+    expect(data[99]).toMatchObject(entry);
   });
 
   test("keeps each payload's text", async () => {
