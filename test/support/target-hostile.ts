@@ -7,8 +7,8 @@ export interface HostileTarget {
   url: string;
   /** The connections that are still open at the host. */
   readonly openCount: number;
-  /** The complete requests that arrived. */
-  readonly requestCount: number;
+  /** How many complete requests of a job arrived. Other processes may send some to a port that was another target's before. */
+  countRequests(jobId: string): number;
   stop(): Promise<void>;
 }
 
@@ -218,7 +218,7 @@ export async function startBlackhole(): Promise<HostileTarget> {
   return {
     url: `http://127.0.0.1:${port}/`,
     openCount: 0,
-    requestCount: 0,
+    countRequests: () => 0,
     async stop() {
       for (const filler of fillers) filler.destroy();
       listener.kill();
@@ -234,7 +234,7 @@ async function startRefuser(): Promise<HostileTarget> {
 }
 
 async function startNothing(): Promise<HostileTarget> {
-  return { url: "", openCount: 0, requestCount: 0, stop: async () => {} };
+  return { url: "", openCount: 0, countRequests: () => 0, stop: async () => {} };
 }
 
 async function startRawTarget(answer: Parameters<typeof startRawServer>[0]): Promise<HostileTarget> {
@@ -244,9 +244,7 @@ async function startRawTarget(answer: Parameters<typeof startRawServer>[0]): Pro
     get openCount() {
       return server.openCount;
     },
-    get requestCount() {
-      return server.requests.length;
-    },
+    countRequests: (jobId) => server.requests.filter((request) => request.includes(jobId)).length,
     stop: () => server.stop(),
   };
 }
