@@ -22,7 +22,7 @@ export type ExplainedReason = (typeof EXPLAINED_REASONS)[number];
 /** The most attempts before another that are counted. */
 export const AHEAD_MAX = 1_000;
 
-/** How many attempts go before another. Null is more than AHEAD_MAX. Of those due at the same instant too many may be unknown. */
+/** How many attempts go before another; null if more than AHEAD_MAX do. The number may be unknown where thousands are due at once. */
 export type Ahead = number | null | "unknown";
 
 /** Facts that can keep attempts of a job's project, region and host from being sent. Instants are milliseconds since 1970. */

@@ -119,8 +119,8 @@ const ENDED = `(
           AND CASE WHEN $9::text IS NULL AND $10::int IS NULL THEN true ELSE (${LAST_RUN_FITS}) END) e`;
 
 /**
- * Up to so many running jobs of a project are read as a whole, since they are in no index by their ids. More of them wait for an
- * attempt that was asked for by hand. Then all jobs are walked that are not over, and OPEN leaves out those of other schedules.
+ * A project's running jobs are in no index by their ids. Up to so many are read as a whole. If there are more, since many wait for
+ * an attempt that was asked for by hand, all jobs that are not over are walked, and OPEN leaves out those of other schedules.
  */
 const RUNNING_MAX = 2_500;
 const RUNNING = `running AS MATERIALIZED (
