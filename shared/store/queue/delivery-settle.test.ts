@@ -399,6 +399,30 @@ describe("an endpoint of which everything has failed", () => {
     expect(await endpointRow(endpoint)).toEqual({ enabled: true, generation: 0, failing_since: null });
   });
 
+  test("has failed since what another settlement records while an earlier success waits for the flow", async () => {
+    const { project, endpoint, owed } = await owe(3);
+    const [first, succeeding, later] = await Promise.all(
+      owed.map((one) => startDelivery(store, nodeId, one)),
+    );
+    if (first === undefined || succeeding === undefined || later === undefined) throw new Error("not owed");
+    await backdate([first], 10);
+    await backdate([succeeding], 5);
+    await settle(first, failedDelivery("over"));
+    const session = await store.session();
+    await session.query("BEGIN");
+    await session.query("SELECT FROM flows WHERE project_no = $1 FOR UPDATE", [project]);
+    const settled = settle(succeeding);
+    await store.untilBlocked();
+    const { rows } = await session.query(
+      `INSERT INTO delivery_attempts (delivery_id, webhook_id, attempt, status, started_at, duration_ms)
+       VALUES ($1, $2, 1, 2, now() - interval '2 h', 1) RETURNING started_at`,
+      [idToUuid(later.claim.deliveryId), idToUuid(endpoint)],
+    );
+    await session.query("COMMIT");
+    await settled;
+    expect((await endpointRow(endpoint)).failing_since).toEqual(rows[0].started_at);
+  });
+
   test("is told apart from its project's other endpoints", async () => {
     const project = await store.addProject();
     const [failing, other] = [await addEndpoint(store, project), await addEndpoint(store, project)];
