@@ -71,10 +71,9 @@ export class Client implements ConnectionOwner {
   private sendWaiting(): void {
     const { waiting } = this;
     this.waiting = [];
-    const now = performance.now();
     for (const post of waiting) {
       if (!this.posts.has(post)) continue;
-      const kept = this.pool.take(post.origin, now);
+      const kept = this.pool.take(post.origin, performance.now());
       if (kept === null) this.connect(post);
       else this.send(post, kept);
     }
