@@ -10,7 +10,8 @@ import { quantileOf } from "./harness/quantiles.ts";
 /**
  * What does a bulk operation do to others, and is each job sent again once? 100,000 failed jobs are found by `error_contains` among
  * 100,000 that failed for another reason. They are counted by a dry run and sent again at 1,000 a second. The worker is killed three
- * times on the way. Meanwhile another project's jobs become due one after another, and its target tells how late they are.
+ * times on the way. Meanwhile another project's jobs become due one after another, and its target tells how late they are. For
+ * comparison they are watched beside as many ordinary jobs a second of a third project, too.
  *
  * `--jobs N` (100,000), `--per-second N` (1,000), `--neighbour N` jobs a second of the other (100), `--seconds N` of each phase (20).
  */
@@ -55,7 +56,12 @@ async function main(): Promise<void> {
 
 async function measure(cell: OwnCell): Promise<void> {
   const [mover, neighbour] = [await cell.addProject("mover"), await cell.addProject("neighbour")];
-  const [movers, neighbours] = [await cell.startSink(), await cell.startSink()];
+  const third = await cell.addProject("third");
+  const [movers, neighbours, thirds] = [
+    await cell.startSink(),
+    await cell.startSink(),
+    await cell.startSink(),
+  ];
   await storeFailed(cell, mover.project.no, `${movers.url}/again`);
   await movers.begin("jobs");
   const { ask, look } = apiOf(cell, mover.key);
@@ -65,6 +71,16 @@ async function measure(cell: OwnCell): Promise<void> {
     rows.push([name, ...(await watchNeighbour(watched, act, isKilling))]);
 
   await phase("before");
+  await phase(`beside ${perSecond} ordinary jobs a second`, async () => {
+    const count = seconds * perSecond;
+    await thirds.begin("jobs");
+    await storeEvenlyDue(cell, third.project.no, `${thirds.url}/ordinary`, count, perSecond);
+    await until(
+      "all of them have arrived",
+      async () => (await thirds.counts()).count >= count,
+      LOOK_EVERY_MS,
+    );
+  });
   const filter = { error_contains: "ECONNREFUSED" };
   const askedAt = performance.now();
   const dry = await ask({ action: "retry", filter, dry_run: true });
@@ -128,10 +144,7 @@ async function watchNeighbour(
 ): Promise<string[]> {
   const count = seconds * neighbourPerS;
   await sink.begin("lateness");
-  const firstAt = Date.now() + LEAD_MS;
-  await storeJobs(cell.db, count, (index) => ({
-    ...{ projectNo, targetUrl: `${sink.url}/on-time`, runAt: firstAt + (index * 1_000) / neighbourPerS },
-  }));
+  await storeEvenlyDue(cell, projectNo, `${sink.url}/on-time`, count, neighbourPerS);
   const endUse = isKilling ? null : await cell.beginUse();
   await act();
   await until("all of the neighbour's jobs have arrived", async () => (await sink.counts()).count >= count);
@@ -143,6 +156,19 @@ async function watchNeighbour(
     ...[0.5, 0.99, 1].map((part) => quantileOf(latenessMs, part).toFixed(1)),
     others,
   ];
+}
+
+function storeEvenlyDue(
+  { db }: OwnCell,
+  projectNo: number,
+  targetUrl: string,
+  count: number,
+  perS: number,
+): Promise<void> {
+  const firstAt = Date.now() + LEAD_MS;
+  return storeJobs(db, count, (index) => ({
+    ...{ projectNo, targetUrl, runAt: firstAt + (index * 1_000) / perS },
+  }));
 }
 
 function apiOf({ gateway }: OwnCell, key: string) {
