@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -23,6 +23,8 @@ import {
 } from "../../test/support/postgres.ts";
 import { runCommandLine } from "./command-line.ts";
 import { runProgram } from "./test-support.ts";
+
+setDefaultTimeout(300_000);
 
 const HOUR_MS = 3_600_000;
 const KEY = new Uint8Array(32).fill(5);

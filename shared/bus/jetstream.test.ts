@@ -4,6 +4,7 @@ import { createConnection, createServer, type Server, type Socket } from "node:n
 import { jetstreamManager } from "@nats-io/jetstream";
 import { connect, headers } from "@nats-io/transport-node";
 import { type NatsServer, startNatsServer } from "../../test/support/nats-server.ts";
+import { claimPort } from "../../test/support/port.ts";
 import { startStopwatch } from "../../test/support/stopwatch.ts";
 import type { Region } from "../domain/scope.ts";
 import type { Bus } from "./bus.ts";
@@ -302,7 +303,7 @@ async function startProxy(serverPort: number) {
     return socket;
   };
   let listener: Server;
-  async function listenOn(port: number): Promise<number> {
+  async function listenOn(port: number): Promise<void> {
     listener = createServer((near) => {
       const far = through(createConnection(serverPort, "127.0.0.1"));
       through(near).pipe(far).pipe(near);
@@ -312,8 +313,6 @@ async function startProxy(serverPort: number) {
     const { promise, resolve } = Promise.withResolvers<void>();
     listener.listen(port, "127.0.0.1", resolve);
     await promise;
-    const address = listener.address();
-    return typeof address === "object" && address !== null ? address.port : 0;
   }
   async function cut(): Promise<void> {
     const closed = Promise.withResolvers<void>();
@@ -321,7 +320,8 @@ async function startProxy(serverPort: number) {
     for (const socket of sockets) socket.destroy();
     await closed.promise;
   }
-  const port = await listenOn(0);
+  const port = await claimPort();
+  await listenOn(port);
   undo.push(cut);
   return { port, cut, mend: () => listenOn(port) };
 }

@@ -54,6 +54,13 @@ describe("repeat", () => {
   });
 
   test("takes turns with the other loops of one period, each with its own part of it", async () => {
+    // A machine that stands still for a moment may bring them together, but not each time.
+    for (let time = 0; time < 3; time++) if ((await countParts()) > 1) return;
+    throw new Error("the loops ticked together three times");
+  });
+
+  /** The number of different parts of a period in which five loops tick for the second time. */
+  async function countParts(): Promise<number> {
     const PERIOD_MS = 2_000;
     const parts: number[] = [];
     const loops = Array.from({ length: 5 }, () => {
@@ -74,9 +81,8 @@ describe("repeat", () => {
     });
     await Promise.all(loops.map(({ second }) => second));
     await Promise.all(loops.map(({ loop }) => loop.stop()));
-    // A machine that stands still for a moment may bring some of them together.
-    expect(new Set(parts.map((part) => Math.floor(part / 200))).size).toBeGreaterThan(1);
-  });
+    return new Set(parts.map((part) => Math.floor(part / 200))).size;
+  }
 
   test("ticks once in each period", async () => {
     const PERIOD_MS = 25;

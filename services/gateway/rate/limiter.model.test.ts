@@ -13,10 +13,10 @@ setDefaultTimeout(120_000);
 const TICK_MS = 100;
 const GATEWAYS = 3;
 /**
- * Postgres waits a little longer than three of these for the account of a loan. A gateway held up for longer counts as dead,
- * and it may be held up several times in a row.
+ * Postgres waits 700 ms for the account of a loan, and a gateway held up for longer counts as dead. It may be held up four times in a
+ * row, and asks again 200 ms after an answer was lost.
  */
-const HELD_UP_MS_MAX = 200;
+const HELD_UP_MS_MAX = 100;
 /** The index of the statement's parameter that names loans. */
 const LOANS = 5;
 const log = createLog({ name: "test", level: "silent" });

@@ -19,7 +19,7 @@ const closed = mkdtempSync(join(tmpdir(), "embedded-postgres-"));
 const template = join(closed, "template");
 
 /** Long, because other tests may use the same disk. */
-setDefaultTimeout(60_000);
+setDefaultTimeout(300_000);
 
 beforeAll(async () => {
   await (await startEmbeddedPostgres({ dataDir: template })).stop();
@@ -228,12 +228,12 @@ describe("an embedded Postgres", () => {
 });
 
 const POLL_MS = 5;
-const WAIT_MS = 30_000;
+const WAIT_MS = 120_000;
 
 async function until(holds: () => boolean): Promise<void> {
-  const giveUpAt = Date.now() + WAIT_MS;
+  const giveUpAt = performance.now() + WAIT_MS;
   while (!holds()) {
-    if (Date.now() > giveUpAt) throw new Error(`it did not come true within ${WAIT_MS} ms: ${holds}`);
+    if (performance.now() > giveUpAt) throw new Error(`it did not come true within ${WAIT_MS} ms: ${holds}`);
     await Bun.sleep(POLL_MS);
   }
 }

@@ -9,7 +9,7 @@ import { CLUSTER, homeOf } from "./home.ts";
 import { endPredecessor, type ListProcesses, listByPs, nameCluster } from "./predecessor.ts";
 import { startServer } from "./server.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(300_000);
 
 const dataDir = mkdtempSync(join(tmpdir(), "predecessor-"));
 afterAll(() => rmSync(dataDir, { recursive: true, force: true }));

@@ -15,7 +15,7 @@ import { startEmbeddedPostgres } from "./embedded-postgres.ts";
 import { checkStartable, claimHome, DataDirInUse, ForeignData, homeOf } from "./home.ts";
 import { type ClaimedData, claimData } from "./removal.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(300_000);
 
 const root = mkdtempSync(join(tmpdir(), "removal-"));
 let held: ClaimedData | null = null;

@@ -202,7 +202,8 @@ describe("a collector", () => {
       expect(record(traces, 3)).toBe(3);
       const stopwatch = startStopwatch();
       await traces.stop();
-      const isQuick = stopwatch.stop() < 2_500;
+      // The stopwatch leaves out only the longer waits of a busy machine. Without a limit, the end would wait 5 s and more.
+      const isQuick = stopwatch.stop() < 4_000;
       // The text of the answer is not logged, because the host may be no collector.
       const isQuiet = !JSON.stringify(complaints).includes(WORDS);
       return { way, isQuick, isQuiet };

@@ -16,7 +16,7 @@ import { purgeInsights } from "./purge.ts";
 import { takeStep } from "./roll-up.ts";
 import { closeAll, outsetOf, rollUp } from "./test-support.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(600_000);
 
 const MINUTE_MS = 60_000;
 const DAY_MS = 86_400_000;

@@ -25,6 +25,9 @@ import { settleAttempts } from "./settle.ts";
 
 setDefaultTimeout(120_000);
 
+/** Less than the 5 s after which a host that is down is probed. */
+const PROBE_MS = 4_000;
+
 let store: TestStore;
 let nodeId: number;
 beforeAll(async () => {
@@ -184,33 +187,35 @@ describe("a host of a project that parks what is due at failing hosts", () => {
   });
 
   test("that is down gets one probe at a time, the oldest, and the rest spends nothing", async () => {
-    const project = await addWatchedProject();
-    const { host, jobs } = await addDownHost(project, 5);
-    expect(await start(project)).toEqual([]);
-    // The probe counts as parked until it is sent.
-    expect(await hostsOf(project)).toMatchObject([{ parked: 5 }]);
-    await pass(project, 6);
-    const [probe, ...others] = await start(project);
-    expect(probe?.granted.jobId).toBe(jobs[0] as string);
-    expect(others).toEqual([]);
-    await settle([probe as Running], host, true);
-    const row = await rowOf(project, host);
-    expect(row).toMatchObject({
-      state: 0,
-      parked: "3",
-      probe: idToUuid(jobs[1] as string),
-      probe_seconds: 10,
+    await inTime(PROBE_MS, async () => {
+      const project = await addWatchedProject();
+      const { host, jobs } = await addDownHost(project, 5);
+      expect(await start(project)).toEqual([]);
+      // The probe counts as parked until it is sent.
+      expect(await hostsOf(project)).toMatchObject([{ parked: 5 }]);
+      await pass(project, 6);
+      const [probe, ...others] = await start(project);
+      expect(probe?.granted.jobId).toBe(jobs[0] as string);
+      expect(others).toEqual([]);
+      await settle([probe as Running], host, true);
+      const row = await rowOf(project, host);
+      expect(row).toMatchObject({
+        state: 0,
+        parked: "3",
+        probe: idToUuid(jobs[1] as string),
+        probe_seconds: 10,
+      });
+      expect(await start(project)).toEqual([]);
+      await pass(project, 6);
+      expect(await start(project)).toEqual([]);
+      await pass(project, 6);
+      expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
+      const spent = await store.query<{ runs: number }>(
+        "SELECT count(*)::int AS runs FROM runs WHERE project_no = $1 AND job_id = ANY ($2::uuid[])",
+        [project, jobs.map(idToUuid)],
+      );
+      expect(spent).toEqual([{ runs: 1 }]);
     });
-    expect(await start(project)).toEqual([]);
-    await pass(project, 6);
-    expect(await start(project)).toEqual([]);
-    await pass(project, 6);
-    expect(idsOf(await start(project))).toEqual([jobs[1] as string]);
-    const spent = await store.query<{ runs: number }>(
-      "SELECT count(*)::int AS runs FROM runs WHERE project_no = $1 AND job_id = ANY ($2::uuid[])",
-      [project, jobs.map(idToUuid)],
-    );
-    expect(spent).toEqual([{ runs: 1 }]);
   });
 
   test("tells the claim of a probe that comes too soon that the probe waits for the host", async () => {
@@ -280,27 +285,29 @@ describe("a host of a project that parks what is due at failing hosts", () => {
   });
 
   test("goes on with a probe of another region while that of the probe is held, and has one probe at a time after that", async () => {
-    const project = await addWatchedProject();
-    const { host, jobs } = await addDownHost(project, 1);
-    const [free = ""] = await addJobs(project, host, 1, { region: "eu-central" });
-    const claimFree = () =>
-      claimShortFirst(store.db, nodeId, [store.claimOf(project, free, { region: "eu-central" })]);
-    expect(await start(project)).toEqual([]);
-    expect(await claimFree()).toMatchObject([{ kind: "gone" }]);
-    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[0] as string), parked: "1" });
-    await store.query("INSERT INTO held_regions (region) VALUES (0)");
-    try {
-      await pass(project, 12);
+    await inTime(PROBE_MS, async () => {
+      const project = await addWatchedProject();
+      const { host, jobs } = await addDownHost(project, 1);
+      const [free = ""] = await addJobs(project, host, 1, { region: "eu-central" });
+      const claimFree = () =>
+        claimShortFirst(store.db, nodeId, [store.claimOf(project, free, { region: "eu-central" })]);
       expect(await start(project)).toEqual([]);
-      await lookAtHosts(store.db);
-      await emptyHostCalls(store.db);
-      expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "0" });
-    } finally {
-      await store.query("DELETE FROM held_regions");
-    }
-    expect(await start(project)).toEqual([]);
-    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "1" });
-    expect(await claimFree()).toMatchObject([{ kind: "granted" }]);
+      expect(await claimFree()).toMatchObject([{ kind: "gone" }]);
+      expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[0] as string), parked: "1" });
+      await store.query("INSERT INTO held_regions (region) VALUES (0)");
+      try {
+        await pass(project, 12);
+        expect(await start(project)).toEqual([]);
+        await lookAtHosts(store.db);
+        await emptyHostCalls(store.db);
+        expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "0" });
+      } finally {
+        await store.query("DELETE FROM held_regions");
+      }
+      expect(await start(project)).toEqual([]);
+      expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "1" });
+      expect(await claimFree()).toMatchObject([{ kind: "granted" }]);
+    });
   });
 
   test("is not probed sooner where a client retries the job of the probe", async () => {
@@ -356,37 +363,42 @@ describe("a host of a project that parks what is due at failing hosts", () => {
   });
 
   test("spends no time of its probes on jobs whose flow key is held by one that waits behind them", async () => {
-    const project = await addWatchedProject();
-    const { host } = await addDownHost(project, 0);
-    const flow = { key: "held", concurrency: 1, hold: "job" } as const;
-    const waiting = await addJobs(project, host, 6, { flow });
-    // Each that is turned away lets the next of its key pass.
-    for (const _ of waiting) {
+    await inTime(PROBE_MS, async () => {
+      const project = await addWatchedProject();
+      const { host } = await addDownHost(project, 0);
+      const flow = { key: "held", concurrency: 1, hold: "job" } as const;
+      const waiting = await addJobs(project, host, 6, { flow });
+      // Each that is turned away lets the next of its key pass.
+      for (const _ of waiting) {
+        expect(await start(project)).toEqual([]);
+        await emptyGateCalls(store.db);
+      }
+      expect(await rowOf(project, host)).toMatchObject({
+        probe: idToUuid(waiting[0] as string),
+        parked: "5",
+      });
+      // The first holds the key for as long as it is retried, and its retry stands behind the others.
+      await pass(project, 6);
+      const probing = await start(project);
+      expect(idsOf(probing)).toEqual(waiting.slice(0, 1));
+      await settleShortFirst(
+        store.db,
+        probing.map((each) =>
+          settlementOf(each, {
+            ...failedWith({ dueAt: Date.now() + 1 }),
+            isPlain: false,
+            met: { host, nobody: true },
+          }),
+        ),
+      );
+      await Bun.sleep(5);
       expect(await start(project)).toEqual([]);
-      await emptyGateCalls(store.db);
-    }
-    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(waiting[0] as string), parked: "5" });
-    // The first holds the key for as long as it is retried, and its retry stands behind the others.
-    await pass(project, 6);
-    const probing = await start(project);
-    expect(idsOf(probing)).toEqual(waiting.slice(0, 1));
-    await settleShortFirst(
-      store.db,
-      probing.map((each) =>
-        settlementOf(each, {
-          ...failedWith({ dueAt: Date.now() + 1 }),
-          isPlain: false,
-          met: { host, nobody: true },
-        }),
-      ),
-    );
-    await Bun.sleep(5);
-    expect(await start(project)).toEqual([]);
-    // Once the next probe is due, each of the others goes to the key's queue, and the first is sent. No time passes meanwhile.
-    await pass(project, 11);
-    const started: string[] = [];
-    for (let turn = 0; turn < 7; turn++) started.push(...idsOf(await start(project)));
-    expect(started).toEqual(waiting.slice(0, 1));
+      // Once the next probe is due, each of the others goes to the key's queue, and the first is sent. No time passes meanwhile.
+      await pass(project, 11);
+      const started: string[] = [];
+      for (let turn = 0; turn < 7; turn++) started.push(...idsOf(await start(project)));
+      expect(started).toEqual(waiting.slice(0, 1));
+    });
   });
 
   test("is probed by a job whose flow key is free, and opens for such jobs in order and no faster than for others", async () => {

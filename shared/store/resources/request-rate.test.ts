@@ -229,7 +229,7 @@ describe("the request rate", () => {
           for (const { count, ticks } of steps) {
             await age(ticks);
             model = model.map((entry) => ({ ...entry, age: entry.age + ticks }));
-            if (model.some((entry) => entry.age > 560 && entry.age <= 601)) return;
+            if (model.some((entry) => entry.age > 500 && entry.age <= 601)) return;
             model = model.filter((entry) => entry.age < 601);
             const standing = model.reduce((sum, entry) => sum + entry.count, 0);
             const { acceptedCount, remaining } = await take({ requestCount: count });
