@@ -20,11 +20,15 @@ import { type ServiceProcess, startService } from "../support/service-process.ts
 import { type Stopwatch, startStopwatch } from "../support/stopwatch.ts";
 import { startTarget } from "../support/target.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 const SHARDS_PER_REGION = 64;
-const SHARE_MS = 30_000;
-const HELD_UP_MS_MAX = 60_000;
+/**
+ * On an idle machine the shards move in ten parts within 20 s. Three times as long is for a busy one. Shards that
+ * move one by one would take minutes.
+ */
+const SHARE_MS = 60_000;
+const HELD_UP_MS_MAX = 120_000;
 const LOOK_EVERY_MS = 50;
 /** Half of the jobs are due at once, and messages tell of them. Sweeps find the others in time. */
 const AHEAD_MS = { min: 2_000, max: 4_000 };
@@ -74,7 +78,7 @@ afterAll(async () => {
   await database.drop();
 });
 
-test("a worker that joins under load has its share of the shards within 30 s, and nothing in these starts later for it", async () => {
+test("a worker that joins under load has its share of the shards within 60 s, and nothing in these starts later for it", async () => {
   await start("worker", "first");
   await start("delivery", "delivery");
   const load = await beginLoad();

@@ -40,7 +40,10 @@ export const NOTHING: Findings = {
   complaints: [],
 };
 
-/** A gateway waits so long for Postgres. On a machine that stands still for half of that, it may rightly answer 503. */
+/**
+ * A gateway waits so long for Postgres, for several statements in turn. If the machine stands still for half of that
+ * around a request, at once or in parts, the gateway may rightly answer 503.
+ */
 const STORE_TIME_MS = 1_800;
 const EXCUSE_MS_MIN = STORE_TIME_MS / 2;
 const DRAINED_MS = 90_000;
@@ -150,7 +153,7 @@ const mayBeLost = ({ withoutNats }: RollingCell, dueAt: number, arrivedAt: numbe
 /** Tells the requests that failed because the machine stood still from the others. */
 function judgeRequests({ traffic, pauses }: RollingCell) {
   const isExcused = ({ at, outcome }: { at: number; outcome: string }) =>
-    outcome.startsWith("Error: 503 ") && pauses.longestBetween(at - STORE_TIME_MS, at) >= EXCUSE_MS_MIN;
+    outcome.startsWith("Error: 503 ") && pauses.between(at - STORE_TIME_MS, at) >= EXCUSE_MS_MIN;
   const excused = traffic.failed.filter(isExcused);
   if (excused.length > 0) console.log("refused while the machine stood still:", excused);
   return {

@@ -4,8 +4,6 @@ import { type PauseReading, watchPauses } from "../support/pauses.ts";
 export interface Pauses {
   /** The sum, in milliseconds, of the pauses in all windows that overlap the time between these instants. */
   between(fromAt: number, toAt: number): number;
-  /** The longest of these pauses. */
-  longestBetween(fromAt: number, toAt: number): number;
   stop(): Promise<void>;
 }
 
@@ -29,8 +27,6 @@ export async function recordPauses(
     windows.filter((window) => window.toAt > beginAt && window.fromAt < endAt);
   return {
     between: (beginAt, endAt) => within(beginAt, endAt).reduce((sum, { totalMs }) => sum + totalMs, 0),
-    longestBetween: (beginAt, endAt) =>
-      Math.max(0, ...within(beginAt, endAt).map(({ longestMs }) => longestMs)),
     async stop() {
       clearInterval(timer);
       close();

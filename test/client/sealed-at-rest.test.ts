@@ -30,6 +30,10 @@ beforeAll(async () => {
   database = await createTestDatabase("sealed");
   direct = new pg.Client({ connectionString: database.url });
   await direct.connect();
+  // Other tests make and drop databases meanwhile, which lets Postgres recycle segments of its log. The slot keeps the
+  // segments from now on. It is temporary: it ends with this connection.
+  const slot = `sealed_${randomBytes(6).toString("hex")}`;
+  await ask("SELECT pg_create_physical_replication_slot($1, true, true)", [slot]);
   [{ name: firstSegment }] = await ask("SELECT pg_walfile_name(pg_current_wal_lsn()) AS name");
   const settings = { DATA_DIR: folder, DATABASE_URL: database.url, LOG_LEVEL: "debug" };
   standalone = await startService("standalone", settings);

@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { NODE_LIMITS } from "../../services/delivery/concurrency.ts";
 import { checkPlan } from "../bench/capacity/check.ts";
@@ -7,6 +7,9 @@ import { planFor, SERVICES, type Service, USE_MAX, USE_WITHOUT_ZONE_MAX } from "
 import { PAGE, readMeasurements, renewPage } from "../bench/capacity/page.ts";
 import { INSUFFICIENT } from "../bench/capacity/tables.ts";
 import { findWorkloads, ofKind, renderCell } from "./manifests.ts";
+
+/** The simulation of all plans computes for some seconds on an idle machine. */
+setDefaultTimeout(300_000);
 
 const measurements = readMeasurements();
 /** The rate that overlays/production is made for, in jobs a second. */

@@ -14,7 +14,7 @@ import {
   startOperatedCell,
 } from "./operated-cell.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(300_000);
 
 let cell: OperatedCell;
 beforeAll(async () => {

@@ -1,6 +1,7 @@
 import { afterAll, afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import net from "node:net";
 import tls, { type TlsOptions } from "node:tls";
+import { claimPort } from "../support/port.ts";
 import { makeAuthority } from "./certificates.ts";
 import { answerOf, startRawServer } from "./raw-server.ts";
 import { countFds, until } from "./until.ts";
@@ -121,6 +122,8 @@ describe("TLS of node:tls", () => {
   test("checks every new connection, also after a good one", async () => {
     const server = await startRawServer((socket) => socket.end(answerOf("200 OK")), {
       tls: authority.issue("DNS:right.example"),
+      // No other process gets the port between the two servers.
+      port: await claimPort(),
     });
     expect(await ask(server.port, "127.0.0.1", "right.example", authority.cert)).toBe(200);
     await server.stop();
