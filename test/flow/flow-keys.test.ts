@@ -155,7 +155,9 @@ test("a paused key keeps its own jobs waiting and nobody else's; explain and ins
   // A run counts as having waited only if it started after more than a second.
   await until(async () => (await explained(project, last)).asOf > wait.since + 1_500);
   expect(target.arrivals.map(({ jobId }) => jobId).sort()).toEqual(others.toSorted());
-  await changeFlowKey(cell.db, scope, "paused", { paused: false }, keyCause());
+  // With one place they start one after the other. Without a limit all three would be sent at once, and any of them
+  // could arrive first.
+  await changeFlowKey(cell.db, scope, "paused", { paused: false, concurrency: 1 }, keyCause());
   expect(await untilAllEnded(cell, project, paused)).toEqual(repeated(3, "succeeded"));
   expect(target.arrivals.slice(2).map(({ jobId }) => jobId)).toEqual(paused);
   const over = await explained(project, last);
