@@ -14,7 +14,8 @@ import { quantileOf, quantilesOf } from "./harness/quantiles.ts";
  * What do flow keys cost, and what does a key with a long queue do to others? Jobs of many keys and as many jobs without a key are
  * stored, become due all at once, and are delivered, by turns. Then many jobs wait behind one key whose target answers slowly, while
  * jobs of another key of that project and jobs without a key become due one after another. Another cell on the same Postgres, in which
- * no job waits, does the same by turns, since a machine's p99 changes from minute to minute. Watches before any job waits come first.
+ * no job waits, does the same by turns, since a machine's p99 changes from minute to minute. Both cells are watched by turns before any
+ * job waits, too: two cells alike differ by chance, and the ratio of then tells by how much.
  *
  * `--keys N` (100,000; 0 leaves this part out), `--jobs N` of each key (10), `--concurrency N` of each key (1), `--rounds N` (1).
  * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--watches N` of each cell (9), `--seconds N` of each watch (20),
@@ -185,9 +186,14 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
   });
   const nothing = await startWatched("nothing waits", plain);
   const many = await startWatched(`${formatCount(waitingCount)} wait`, busy);
-  const before = { ...nothing, name: "nothing waits yet", late: { "without a key": [], "with a key": [] } };
-  for (const { cell, sink, projectNo } of [nothing, many]) await watchLateness(cell, sink, projectNo);
-  for (let round = 0; round < watches; round++) await watch(before);
+  const beforehand = ({ name, ...watched }: Watched): Watched => ({
+    ...watched,
+    name: `before: ${name} later`,
+    late: { "without a key": [], "with a key": [] },
+  });
+  const alike: Pair = [beforehand(nothing), beforehand(many)];
+  for (const { cell, sink, projectNo } of alike) await watchLateness(cell, sink, projectNo);
+  await watchByTurns(alike);
   const slow = Bun.serve({
     hostname: "127.0.0.1",
     port: 0,
@@ -205,14 +211,11 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
   const sql = new SQL(busy.databaseUrl, { max: 1 });
   for (const text of ["SET statement_timeout = 0", "VACUUM ANALYZE", "CHECKPOINT"]) await sql.unsafe(text);
   await sql.close();
-  for (let round = 0; round < watches; round++) {
-    // The two cells take turns in coming first.
-    for (const watched of round % 2 === 0 ? [nothing, many] : [many, nothing]) await watch(watched);
-  }
+  await watchByTurns([nothing, many]);
   console.log(`${perSecond} jobs/s, half of them with another key than the one behind which others wait`);
   printTable(
     ["behind one key", "jobs", "late ms p50", "p99"],
-    [before, nothing, many].flatMap(({ name, late }) =>
+    [...alike, nothing, many].flatMap(({ name, late }) =>
       KINDS.map((kind) => [
         name,
         kind,
@@ -221,13 +224,30 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
     ),
   );
   for (const kind of KINDS) {
-    const ratios = PARTS.map((_, at) => {
-      const of = ({ late }: Watched) => median(late[kind].map((figures) => figures[at] ?? Number.NaN));
-      return (of(many) / of(nothing)).toFixed(3);
-    });
-    console.log(`${kind}: p50 ${ratios[0]} and p99 ${ratios[1]} of those beside which nothing waits`);
+    const [p50, p99] = ratiosOf([nothing, many], kind);
+    const [p50Alike, p99Alike] = ratiosOf(alike, kind);
+    console.log(
+      `${kind}: p50 ${p50} and p99 ${p99} of those in the other cell; before any waited ${p50Alike} and ${p99Alike}`,
+    );
   }
 }
+
+/** Two cells that are compared. */
+type Pair = readonly [Watched, Watched];
+
+async function watchByTurns([one, other]: Pair): Promise<void> {
+  for (let round = 0; round < watches; round++) {
+    // The two cells take turns in coming first.
+    for (const watched of round % 2 === 0 ? [one, other] : [other, one]) await watch(watched);
+  }
+}
+
+/** The second one's lateness, relative to the first one's: the ratio of the medians, for each of PARTS. */
+const ratiosOf = ([one, other]: Pair, kind: Kind) =>
+  PARTS.map((_, at) => {
+    const of = ({ late }: Watched) => median(late[kind].map((figures) => figures[at] ?? Number.NaN));
+    return (of(other) / of(one)).toFixed(3);
+  });
 
 async function watch({ cell, sink, projectNo, late }: Watched): Promise<void> {
   const measured = await watchLateness(cell, sink, projectNo);
