@@ -73,6 +73,7 @@ export class Client implements ConnectionOwner {
     this.waiting = [];
     for (const post of waiting) {
       if (!this.posts.has(post)) continue;
+      // The process may have been held up since the post before this one.
       const kept = this.pool.take(post.origin, performance.now());
       if (kept === null) this.connect(post);
       else this.send(post, kept);

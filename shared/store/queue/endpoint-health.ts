@@ -50,8 +50,8 @@ export const judgeEndpoints = (windowMs: string): string => `endpoint AS MATERIA
 ), health AS MATERIALIZED (
   SELECT e.*, latest.succeeded_at AS latest_at, t.failed_ats IS NOT NULL AS has_failed,
          least(CASE WHEN latest.succeeded_at IS NULL OR e.failing_since > latest.succeeded_at THEN e.failing_since
-                    -- Other failures since the latest success began were settled before it, the last of them perhaps during the wait
-                    -- for their flow. So a function reads them (migration 0030).
+                    -- Other failures since the latest success began were settled before. Some may have been settled while this
+                    -- statement waited for the flow, so a function reads them (migration 0030).
                     WHEN e.failing_since IS NOT NULL THEN first_failure(e.id, latest.succeeded_at) END,
                (SELECT min(f.at) FROM unnest(t.failed_ats) AS f (at)
                  WHERE latest.succeeded_at IS NULL OR f.at > latest.succeeded_at)) AS failed_since

@@ -221,8 +221,8 @@ describe("settlements", () => {
     expect(changed.made).toBeGreaterThan(25);
     expect(changed.dropped).toBeGreaterThan(15);
     expect(waits.length).toBeGreaterThan(50);
-    // A settlement may meet two changes, each of which asks for its lock for up to 500 ms.
-    expect(Math.max(...waits)).toBeLessThan(3_000 + (await beating));
+    // Each change asks for its lock for up to 500 ms. A settlement may meet three, one after the other, on a busy machine.
+    expect(Math.max(...waits)).toBeLessThan(2_000 + (await beating));
   });
 
   test("go before a drop that waits for a table in use", async () => {

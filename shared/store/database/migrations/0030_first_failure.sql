@@ -1,5 +1,5 @@
--- When the first attempt began that failed and counts, of those at an endpoint that began after an instant. A volatile function reads what
--- was committed before it is called. So a settlement that has waited for another one's flow or endpoint sees that one's attempts.
+-- Answers when the earliest attempt at an endpoint began, of those that began after an instant, failed and count. A volatile function
+-- reads what was committed before it is called. So a settlement sees the attempts that others recorded while it waited for a lock.
 CREATE OR REPLACE FUNCTION first_failure(of_webhook uuid, after timestamptz) RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   RETURN (
