@@ -127,9 +127,11 @@ describe.concurrent("a client that", () => {
     const socket = connect((socket) => socket.write(start + body.slice(0, 9)));
     socket.on("data", (chunk: Buffer) => {
       text += chunk.toString();
+      // The first answer is a 100, once the gateway has taken the head.
       headTaken.resolve();
       if (text.includes("}")) resolve(text.slice(text.lastIndexOf("HTTP/1.1")));
     });
+    socket.on("close", () => headTaken.reject(new Error("the gateway closed the connection")));
     await headTaken.promise;
     await Bun.sleep(1_500);
     const revoked = await gateway.call("DELETE", `/v2/keys/${id}`, { key: project.production });

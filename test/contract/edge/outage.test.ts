@@ -13,9 +13,9 @@ import { startTcpProxy, type TcpProxy } from "../../support/tcp-proxy.ts";
 /** The API promises 503 within 2 s, and service again within 5 s of the database's return. */
 const REFUSED_MS_MAX = 2_000;
 const RECOVERED_MS_MAX = 5_000;
-/** The client of this process may wait for a processor. A gateway that is too slow is so each time. */
-const TIMES_MAX = 3;
-const TEST_TIMEOUT_MS = 60_000;
+/** The client of this process may wait for a processor. A gateway that is too slow is so in each outage. */
+const OUTAGES_MAX = 3;
+const TEST_TIMEOUT_MS = 180_000;
 
 let proxy: TcpProxy;
 let gateway: TestGateway;
@@ -49,20 +49,17 @@ const requests: [string, () => ReturnType<typeof create>][] = [
   ["a key that is not known yet", () => gateway.call("GET", "/v2/project", { key: project.development })],
 ];
 
-async function expectRefusals(): Promise<void> {
-  await Promise.all(
-    requests.map(async ([name, request]) => {
-      let elapsedMs = Number.POSITIVE_INFINITY;
-      for (let time = 0; time < TIMES_MAX && elapsedMs >= REFUSED_MS_MAX; time++) {
-        const stopwatch = startStopwatch();
-        const answer = await request();
-        elapsedMs = stopwatch.stop();
-        readRefusal(answer, "service_unavailable");
-        expect(answer.headers.get("retry-after")).toBeNull();
-      }
-      expect(elapsedMs, name).toBeLessThan(REFUSED_MS_MAX);
-    }),
-  );
+/** The longest time, in milliseconds, that a request took until it was refused. */
+async function expectRefusals(): Promise<number> {
+  const times = requests.map(async ([, request]) => {
+    const stopwatch = startStopwatch();
+    const answer = await request();
+    const elapsedMs = stopwatch.stop();
+    readRefusal(answer, "service_unavailable");
+    expect(answer.headers.get("retry-after")).toBeNull();
+    return elapsedMs;
+  });
+  return Math.max(...(await Promise.all(times)));
 }
 
 /** A slow machine may need more than one request until the gateway has a connection to Postgres. */
@@ -84,32 +81,24 @@ async function expectRecovery(): Promise<void> {
 }
 
 describe("a gateway without Postgres", () => {
-  test(
-    "answers 503 on every route in time while Postgres is silent, and serves when Postgres speaks again",
-    async () => {
+  test.each<[string, () => void, () => void]>([
+    ["Postgres is silent, and serves when it speaks again", () => proxy.freeze(), () => proxy.thaw()],
+    ["connections to Postgres break, and serves when they hold", () => proxy.cut(), () => proxy.mend()],
+  ])(
+    "answers 503 on every route in time while %s",
+    async (_, begin, end) => {
       await untilServed();
-      proxy.freeze();
-      try {
-        await expectRefusals();
-      } finally {
-        proxy.thaw();
+      let refusedMs = Number.POSITIVE_INFINITY;
+      for (let outage = 0; outage < OUTAGES_MAX && refusedMs >= REFUSED_MS_MAX; outage++) {
+        begin();
+        try {
+          refusedMs = await expectRefusals();
+        } finally {
+          end();
+        }
+        await expectRecovery();
       }
-      await expectRecovery();
-    },
-    TEST_TIMEOUT_MS,
-  );
-
-  test(
-    "answers 503 on every route in time while connections to Postgres break, and serves when they hold",
-    async () => {
-      await untilServed();
-      proxy.cut();
-      try {
-        await expectRefusals();
-      } finally {
-        proxy.mend();
-      }
-      await expectRecovery();
+      expect(refusedMs).toBeLessThan(REFUSED_MS_MAX);
     },
     TEST_TIMEOUT_MS,
   );

@@ -56,7 +56,7 @@ function watchLoans(project: TestProject): { seen(): number; stop(): Promise<num
 
 /** The number of simultaneous requests. */
 const CROWD = 60;
-/** Too few requests for a loan, of which each could be answered out of turn: an eighth of them is less than the least loan. */
+/** A limit of which nothing is lent: an eighth of it is less than the least loan. With loans, two answers may name the same rest. */
 const FEW_WITHOUT_LOAN = 39;
 /** Enough simultaneous requests for a loan, however slow the machine is. */
 const FEW = 8;
