@@ -8,9 +8,9 @@ import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import { startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, createTestDatabase } from "../support/postgres.ts";
+import { type Pauses, recordPauses } from "../support/recorded-pauses.ts";
 import { CHECKOUT, type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget, type Target } from "../support/target.ts";
-import { type Pauses, recordPauses } from "./rolling-pauses.ts";
 import { Balancer, Traffic } from "./rolling-traffic.ts";
 
 /** A cell of real processes under traffic, whose processes are replaced one after the other. */

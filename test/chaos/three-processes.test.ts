@@ -14,9 +14,9 @@ import {
 } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
+import { recordPauses } from "../support/recorded-pauses.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget } from "../support/target.ts";
-import { recordPauses } from "./rolling-pauses.ts";
 
 setDefaultTimeout(1_200_000);
 
@@ -24,7 +24,7 @@ const LEASE_TTL_MS = 3_000;
 const POST_EVERY_MS = 20;
 /** The time between a fault and the next one. */
 const FAULT_MS = 1_500;
-/** On an idle machine arrivals go on within some seconds. What is lost never arrives. */
+/** On an idle machine arrivals go on within some seconds. */
 const GOES_ON_MS = 60_000;
 /** On an idle machine all jobs have ended after some seconds. A lost job never ends. */
 const DRAINED_MS = 120_000;

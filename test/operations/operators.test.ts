@@ -9,6 +9,7 @@ import {
   LEASE_TTL_MS,
   latestOf,
   type OperatedCell,
+  SOON_MS,
   STREAMS,
   startOperatedCell,
 } from "./operated-cell.ts";
@@ -87,7 +88,7 @@ describe("hold and resume, under load", () => {
     const isSent = (jobId: string | undefined, attempt: number) =>
       target.arrivals.filter((arrival) => arrival.jobId === jobId && arrival.attempt === attempt).length ===
       1;
-    await until(() => isSent(failing.id, 2) && isSent(fired.job_id ?? fired.id, 1));
+    await until(() => isSent(failing.id, 2) && isSent(fired.job_id ?? fired.id, 1), SOON_MS);
   });
 });
 
@@ -112,8 +113,7 @@ describe("node dead, under load", () => {
     expect(lostCount).toBeGreaterThan(0);
     const answer = await admin<object>("node", "dead", "delivery-b");
     expect(answer).toMatchObject({ declared_dead: [{ id, kind: "delivery" }] });
-    // Without the command the attempts would end by their own timeout, after 900 s.
-    await until(async () => (await wire()) === 0);
+    await until(async () => (await wire()) === 0, SOON_MS);
     const lost = await countOf(cell, "runs WHERE error LIKE 'The node that sent this attempt died%'");
     expect(lost).toBeGreaterThanOrEqual(lostCount);
     release();

@@ -5,7 +5,6 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { runProgram } from "../../services/admin/test-support.ts";
 import { verifySignature } from "../../shared/client/signature.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
-import { recordPauses } from "../chaos/rolling-pauses.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import {
@@ -17,6 +16,7 @@ import {
 } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
+import { recordPauses } from "../support/recorded-pauses.ts";
 import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget } from "../support/target.ts";

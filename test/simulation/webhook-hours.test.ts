@@ -33,10 +33,10 @@ const WAITS_MS = [5 * SECOND_MS, ...[5, 30, 120, 300, 600, 840].map((minutes) =>
 /** Somewhat more than the time between two sweeps: attempts that are due within it are known in advance. */
 const BEFORE_MS = 1_500;
 /**
- * The time that a busy machine may take from a claim to its request, which belongs to no attempt's duration. Even with
- * it the first wait of 5 s stays far below the second one of 5 min.
+ * The time that a busy machine may take from a claim to its request, which belongs to no attempt's duration. With it the first wait
+ * of 5 s may seem to be 10 s and no more.
  */
-const CLAIM_MS_MAX = 10_000;
+const CLAIM_MS_MAX = 4_500;
 /** How late a busy machine may begin an attempt. No attempt is ever early. */
 const LATE_MS = 15_000;
 

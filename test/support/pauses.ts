@@ -60,7 +60,11 @@ export async function watchPauses(
     }
   }
   const watching = watch().catch(() => undefined);
-  const read = () => tally.read(pauseMs());
+  function read(): PauseReading {
+    // What is read now is not read again.
+    for (const [pid, seen] of looks) looks.set(pid, seen.slice(-1));
+    return tally.read(pauseMs());
+  }
   return {
     longestMs: () => read().longestMs,
     read,

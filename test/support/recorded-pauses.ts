@@ -1,4 +1,4 @@
-import { type PauseReading, watchPauses } from "../support/pauses.ts";
+import { watchPauses } from "./pauses.ts";
 
 /** How long the machine held up a process, by the time of day. */
 export interface Pauses {
@@ -15,11 +15,11 @@ export async function recordPauses(
   processes: () => readonly { pid: number }[],
 ): Promise<Pauses> {
   const watch = await watchPauses(databaseUrl, processes);
-  const windows: (PauseReading & { fromAt: number; toAt: number })[] = [];
+  const windows: { fromAt: number; toAt: number; totalMs: number }[] = [];
   let fromAt = Date.now();
   function close(): void {
     const toAt = Date.now();
-    windows.push({ fromAt, toAt, ...watch.read() });
+    windows.push({ fromAt, toAt, totalMs: watch.read().totalMs });
     fromAt = toAt;
   }
   const timer = setInterval(close, WINDOW_MS);
