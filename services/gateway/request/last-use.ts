@@ -7,8 +7,8 @@ import { noteKeyUses } from "../../../shared/store/resources/callers.ts";
 /** Records when each key was last used. Answers do not wait for that. */
 export interface LastUse {
   note(keyNo: number): void;
-  /** Writes the uses that are due, each key at most once in WRITE_EVERY_MS. */
-  tick(): Promise<void>;
+  /** Writes the uses that are due, each key at most once in WRITE_EVERY_MS. Answers whether they were written. */
+  tick(): Promise<boolean>;
   /** Writes all uses that are left. Does not throw. */
   stop(): Promise<void>;
 }
@@ -46,7 +46,7 @@ export function createLastUse(options: { db: Database; clock: Clock; log: Log })
   const ticking = repeat("last_use", TICK_MS, tick, log);
   return {
     note: (keyNo) => usedAt.set(keyNo, clock.now()),
-    tick,
+    tick: ticking.now,
     async stop() {
       await ticking.stop();
       await write(() => true).catch((error: unknown) => log.warn({ err: error }, "last_use.lost"));
