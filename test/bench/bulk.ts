@@ -11,7 +11,7 @@ import { quantileOf } from "./harness/quantiles.ts";
  * What does a bulk operation do to others, and is each job sent again once? 100,000 failed jobs are found by `error_contains` among
  * 100,000 that failed for another reason. They are counted by a dry run and sent again at 1,000 a second. The worker is killed three
  * times on the way. Meanwhile another project's jobs become due one after another, and its target tells how late they are. For
- * comparison they are watched beside as many ordinary jobs a second of a third project, too.
+ * comparison they are watched beside as many ordinary jobs a second of a third project, before and afterwards.
  *
  * `--jobs N` (100,000), `--per-second N` (1,000), `--neighbour N` jobs a second of the other (100), `--seconds N` of each phase (20).
  */
@@ -71,7 +71,7 @@ async function measure(cell: OwnCell): Promise<void> {
     rows.push([name, ...(await watchNeighbour(watched, act, isKilling))]);
 
   await phase("before");
-  await phase(`beside ${perSecond} ordinary jobs a second`, async () => {
+  const besideOrdinary = async () => {
     const count = seconds * perSecond;
     await thirds.begin("jobs");
     await storeEvenlyDue(cell, third.project.no, `${thirds.url}/ordinary`, count, perSecond);
@@ -80,7 +80,8 @@ async function measure(cell: OwnCell): Promise<void> {
       async () => (await thirds.counts()).count >= count,
       LOOK_EVERY_MS,
     );
-  });
+  };
+  await phase(`beside ${perSecond} ordinary jobs a second`, besideOrdinary);
   const filter = { error_contains: "ECONNREFUSED" };
   const askedAt = performance.now();
   const dry = await ask({ action: "retry", filter, dry_run: true });
@@ -114,6 +115,7 @@ async function measure(cell: OwnCell): Promise<void> {
   await until("it is done", async () => (await look(bulk.id)).status === "done", LOOK_EVERY_MS);
   await until("all have arrived", async () => (await movers.counts()).jobCount >= jobCount, LOOK_EVERY_MS);
   await phase("afterwards");
+  await phase(`beside ${perSecond} ordinary jobs a second again`, besideOrdinary);
 
   printTable(["the neighbour's jobs", "jobs", "late ms p50", "p99", "at most", "others' cores"], rows);
   const over = await look(bulk.id);
