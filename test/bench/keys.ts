@@ -15,7 +15,7 @@ import { quantileOf, quantilesOf } from "./harness/quantiles.ts";
  * stored, become due all at once, and are delivered, by turns. Then many jobs wait behind one key whose target answers slowly, while
  * jobs of another key of that project and jobs without a key become due one after another. Another cell on the same Postgres, in which
  * no job waits, does the same by turns, since a machine's p99 changes from minute to minute. Both cells are watched by turns before any
- * job waits, too: two cells alike differ by chance, and the ratio of then tells by how much.
+ * job waits, too. That ratio tells how much two equal cells differ by chance.
  *
  * `--keys N` (100,000; 0 leaves this part out), `--jobs N` of each key (10), `--concurrency N` of each key (1), `--rounds N` (1).
  * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--watches N` of each cell (9), `--seconds N` of each watch (20),
