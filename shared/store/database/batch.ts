@@ -26,6 +26,8 @@ export interface BatcherOptions<Item, Answer> {
    * enough items wait. An item that comes alone starts at once.
    */
   gatherMs?: number;
+  /** How many items are enough: the next statement does not wait for more. */
+  gatheredEnough?: number;
   bytesOf?(item: Item): number;
   /** The most bytes of one statement's items together; a single item may have more. */
   bytesMax?: number;
@@ -42,7 +44,7 @@ const IN_FLIGHT_MAX = 2;
 const STUCK_AFTER_MS = 100;
 /** Statements are kept apart if `gatherMs` brings at least this many items... */
 const GATHERED_MIN = 2;
-/** ... and until this many items wait: they cost about as much as the statement costs without any. */
+/** ... and until this many items wait, if nothing else is asked for: they cost about as much as the statement without any. */
 const GATHERED_ENOUGH = 16;
 /** The rate of items is an average over about this time. */
 const RATE_OVER_MS = 100;
@@ -78,6 +80,7 @@ function createLane<Item, Answer>({
   itemsMax,
   bytesMax = Number.POSITIVE_INFINITY,
   gatherMs = 0,
+  gatheredEnough = GATHERED_ENOUGH,
 }: BatcherOptions<Item, Answer>): Lane<Item, Answer> {
   let waiting: Member<Item, Answer>[] = [];
   /** When each statement under way began, the oldest first. */
@@ -96,7 +99,8 @@ function createLane<Item, Answer>({
       const now = performance.now();
       const waitMs = startsAt(count) - now;
       if (waitMs > 0) {
-        timer = setTimeout(startBatches, waitMs);
+        // Bun drops the fraction of a timer, which would fire too early and be set once more.
+        timer = setTimeout(startBatches, Math.ceil(waitMs));
         return;
       }
       rate = (rate * RATE_OVER_MS + count) / (RATE_OVER_MS + now - begunAt);
@@ -112,7 +116,7 @@ function createLane<Item, Answer>({
   function startsAt(count: number): number {
     const [oldestAt] = underWay.values();
     if (oldestAt !== undefined) return oldestAt + STUCK_AFTER_MS;
-    const isEnough = count < waiting.length || count >= GATHERED_ENOUGH || rate * gatherMs < GATHERED_MIN;
+    const isEnough = count < waiting.length || count >= gatheredEnough || rate * gatherMs < GATHERED_MIN;
     return begunAt + (isEnough ? 0 : gatherMs);
   }
 
@@ -144,7 +148,7 @@ function createLane<Item, Answer>({
       waiting.push({ item, bytes, resolve, reject });
       // The statement starts after this turn of the event loop, so that it takes every item that this turn reads from its
       // sockets.
-      if (waiting.length === 1 || waiting.length === GATHERED_ENOUGH) setImmediate(startBatches);
+      if (waiting.length === 1 || waiting.length === gatheredEnough) setImmediate(startBatches);
       return promise;
     },
     drain() {
