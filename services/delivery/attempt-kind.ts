@@ -1,7 +1,7 @@
 import type { DueItem } from "../../shared/bus/messages.ts";
 import type { Environment, Region } from "../../shared/domain/scope.ts";
 import type { ProcessLog } from "../../shared/platform/log.ts";
-import { createBatcher } from "../../shared/store/database/batch.ts";
+import { type BatcherOptions, createBatcher } from "../../shared/store/database/batch.ts";
 import type { Claimed } from "../../shared/store/queue/claim.ts";
 import type { ParkOutcome } from "../../shared/store/queue/parking.ts";
 
@@ -54,8 +54,13 @@ export interface AttemptKind<Granted, Sent> {
 }
 
 /** Gathers a node's questions to Postgres, so that one statement answers many. */
-export const inBatches = <Item, Result>(run: (items: Item[]) => Promise<Result[]>, gatherMs = 0) =>
-  createBatcher({ run, itemsMax: 200, gatherMs });
+export const inBatches = <Item, Result>(
+  run: (items: Item[]) => Promise<Result[]>,
+  gathering: Gathering = {},
+) => createBatcher({ run, itemsMax: 200, ...gathering });
+
+/** How a batcher gathers; see BatcherOptions. */
+export type Gathering = Pick<BatcherOptions<unknown, unknown>, "gatherMs" | "gatheredEnough">;
 
 /** Notes the settlements of a committed statement. A thrown error would run the statement again, so it is logged. */
 export function noteCommitted(log: ProcessLog, note: () => void): void {

@@ -33,11 +33,11 @@ import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /**
- * On a busy node settlements of the short way gather for this long. The delay holds up no other attempt: no class of
+ * On a busy node settlements of the short way gather for this long, or until so many wait. The delay holds up no other attempt: no class of
  * such a project waits for a permit, and no endpoint hears of its jobs. Settlements that the short way leaves are late
  * by as much, once in LONG_WAY_MS for a project.
  */
-const SETTLE_GATHER_MS = 20;
+const SETTLE_GATHERING = { gatherMs: 20, gatheredEnough: 100 };
 
 /** An attempt of a job that was sent, and how it ended. */
 interface SentAttempt {
@@ -84,7 +84,7 @@ export function createJobAttempts(
   const claimingLong = ordinaryFirst({
     ordinary: claimBy((claims) => claimMost(db, nodeId, claims)),
     long: claimingWhole.submit,
-    gatherMs: 0,
+    gathering: {},
   });
   const asClaimed = (attempt: GrantedAttempt | null): Claimed | null =>
     attempt === null ? null : { kind: "granted", attempt };
@@ -124,7 +124,7 @@ export function createJobAttempts(
       return items;
     },
     long: settlingLong.submit,
-    gatherMs: SETTLE_GATHER_MS,
+    gathering: SETTLE_GATHERING,
   });
   const settlingKeyed = ordinaryFirst<LastSentAttempt, SettledItem | null>({
     async ordinary(sent) {

@@ -1,5 +1,5 @@
 import type { ProjectNo } from "../../shared/domain/scope.ts";
-import { inBatches } from "./attempt-kind.ts";
+import { type Gathering, inBatches } from "./attempt-kind.ts";
 
 /**
  * If the short way has left all items of a project, the project goes the long way for this long. Otherwise a project at
@@ -21,7 +21,7 @@ export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(way
   /** The answer is null for an item that the short way leaves. */
   ordinary(items: Item[]): Promise<(Answer | null)[]>;
   long(item: Item): Promise<Answer>;
-  gatherMs?: number;
+  gathering?: Gathering;
 }): { submit(item: Item): Promise<Answer> } {
   /** Until when a project goes the long way: one number for each project that was left and has not come again since. */
   const longWayUntil = new Map<ProjectNo, number>();
@@ -37,7 +37,7 @@ export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(way
     const answers = await ways.ordinary(items);
     noteLeft(items, answers);
     return answers;
-  }, ways.gatherMs ?? GATHER_MS);
+  }, ways.gathering ?? { gatherMs: GATHER_MS });
 
   return {
     async submit(item) {
