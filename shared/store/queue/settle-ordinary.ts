@@ -99,10 +99,12 @@ export const ordinaryClasses = (heard: number): string => `ARRAY (
                     FROM flows f
                    WHERE f.project_no = p.project_no
                      FOR NO KEY UPDATE) f ON true)`;
-export const SETTLED_ITEMS = `unnest($2::int[], $3::int[], $4::smallint[], $5::smallint[], $6::uuid[], $7::uuid[], $8::smallint[],
-                             $9::smallint[], $10::text[], $11::int[], $12::smallint[], $13::int[], $14::smallint[])
-                 WITH ORDINALITY AS a (place, project_no, environment, region, job_id, run_id, status, response_status,
-                                       error, duration_ms, job_status, late_ms, held_for, n)`;
+/** The arrays are taken apart as in claim-ordinary.ts. */
+export const SETTLED_ITEMS = `(SELECT unnest($2::int[]) AS place, unnest($3::int[]) AS project_no, unnest($4::smallint[]) AS environment,
+                        unnest($5::smallint[]) AS region, unnest($6::uuid[]) AS job_id, unnest($7::uuid[]) AS run_id,
+                        unnest($8::smallint[]) AS status, unnest($9::smallint[]) AS response_status, unnest($10::text[]) AS error,
+                        unnest($11::int[]) AS duration_ms, unnest($12::smallint[]) AS job_status, unnest($13::int[]) AS late_ms,
+                        unnest($14::smallint[]) AS held_for, generate_subscripts($6::uuid[], 1) AS n) a`;
 
 /** Ends jobs and their attempts, behind `attempt`: rows with the columns of SETTLED_ITEMS and of their open jobs. */
 export const END_ATTEMPTS = `ended AS (
