@@ -1,4 +1,3 @@
-import { idToUuid } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 
 /** Items in the order in which a statement locks their jobs, and the projects whose flows it locks before. */
@@ -15,7 +14,6 @@ export interface OrderedItem<Item> {
   index: number;
   /** The place of its project among the projects, counted from 1 as Postgres does. */
   projectPlace: number;
-  uuid: string;
 }
 
 /** Puts items in order here, since a statement that finds them in order needs to sort nothing. */
@@ -31,8 +29,8 @@ export function inLockOrder<Item extends { projectNo: ProjectNo; jobId: string }
       item,
       index,
       projectPlace: places.get(item.projectNo) ?? 0,
-      uuid: idToUuid(item.jobId),
     }))
-    .sort((a, b) => (a.uuid < b.uuid ? -1 : 1));
+    // The order of ids' texts is that of their bits.
+    .sort((a, b) => (a.item.jobId < b.item.jobId ? -1 : 1));
   return { projects, ordered };
 }
