@@ -144,19 +144,22 @@ describe("gathering", () => {
     expect(batches()).toEqual([["a"], ["b"], ["c"]]);
   });
 
-  test("ends as soon as 16 items wait", async () => {
-    const { batcher, statements } = createHarness({ gatherMs: 10_000 });
+  test.each([
+    [16, {}],
+    [100, { gatheredEnough: 100 }],
+  ])("ends as soon as enough items wait (%d)", async (enough, options) => {
+    const { batcher, statements } = createHarness({ gatherMs: 10_000, ...options });
     const submit = (count: number) => {
       for (let item = 0; item < count; item++) void batcher.submit("a");
     };
     for (let place = 0; place < 20; place++) {
-      submit(16);
+      submit(enough);
       await turn();
       statements[place]?.end();
       await turn();
     }
     expect(statements).toHaveLength(20);
-    submit(15);
+    submit(enough - 1);
     await turn();
     expect(statements).toHaveLength(20);
     submit(1);
