@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import pg from "pg";
 import { testCause } from "../../test/support/cause.ts";
-import { openTestDatabase } from "../../test/support/database.ts";
+import { openPatientDatabase, PATIENT } from "../../test/support/database.ts";
 import { createMigratedDatabase } from "../../test/support/postgres.ts";
 import { ApiError } from "../domain/errors.ts";
 import { createIdSource, JOB_PREFIX, PROJECT_PREFIX, RUN_PREFIX } from "../domain/ids.ts";
@@ -21,8 +21,6 @@ import { createProject } from "./resources/projects.ts";
 
 const WAIT_MS_MAX = 50_000;
 const LOOK_EVERY_MS = 5;
-/** The test's own statements fill tables and hold locks, and the machine may be busy, so they may take longer. */
-const PATIENT = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s";
 
 export interface Flow {
   development_jobs: number;
@@ -55,15 +53,16 @@ export interface TestStore {
   onWire(projectNo: ProjectNo): Promise<number>;
   /** A session that the test may keep open. It ends with the store. */
   session(): Promise<pg.Client>;
-  /** Resolves once `countMin` sessions of this database, one unless told otherwise, wait for a lock. */
-  untilBlocked(countMin?: number): Promise<void>;
+  /** Resolves once `countMin` sessions of this database, one unless told otherwise, wait for a lock, or once `isOver`. */
+  untilBlocked(countMin?: number, isOver?: () => boolean): Promise<void>;
   query<R extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<R[]>;
   stop(): Promise<void>;
 }
 
 export async function startStore(options: { connections?: number } = {}): Promise<TestStore> {
   const database = await createMigratedDatabase("store");
-  const db = openTestDatabase(database.url, options.connections ?? 8, "silent");
+  // Statements wait while a test holds locks and fills tables, and the machine may be busy.
+  const db = openPatientDatabase(database.url, options.connections ?? 8);
   const ids = createIdSource(randomBytes);
   const sessions: pg.Client[] = [];
   const session = async () => {
@@ -169,8 +168,9 @@ export async function startStore(options: { connections?: number } = {}): Promis
       return row?.count ?? 0;
     },
     session,
-    async untilBlocked(countMin = 1) {
+    async untilBlocked(countMin = 1, isOver = () => false) {
       await until(async () => {
+        if (isOver()) return true;
         const [row] = await store.query<{ count: number }>(
           "SELECT count(*)::int AS count FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
         );
@@ -217,8 +217,14 @@ export async function inTime(timeMs: number, act: (begin: () => void) => Promise
 }
 
 /** True if the statement was seen waiting for a lock; false if it ended first, since some statements wait for a moment only. */
-export const comesToWait = (store: TestStore, statement: Promise<unknown>): Promise<boolean> =>
-  Promise.race([store.untilBlocked().then(() => true), statement.then(() => false)]);
+export async function comesToWait(store: TestStore, statement: Promise<unknown>): Promise<boolean> {
+  let isOver = false;
+  const over = statement.finally(() => {
+    isOver = true;
+  });
+  await Promise.race([store.untilBlocked(1, () => isOver), over]);
+  return !isOver;
+}
 
 /** Repeats the condition until it holds. Throws when the time is up. */
 export async function until(

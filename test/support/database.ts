@@ -4,6 +4,10 @@ import { openDatabase, type PooledDatabase } from "../../shared/store/database/d
 /** Many callers may wait for few connections, and a slow machine is no outage of Postgres. */
 const CONNECT_TIMEOUT_MS = 20_000;
 
+/** Settings of a session whose statements and transactions may wait for as long as a test lets them wait for a lock. */
+export const PATIENT = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s";
+const PATIENT_ANSWER_MS = 70_000;
+
 /** A service's database with more patience. A test that provokes errors need not log them. */
 export function openTestDatabase(
   url: string,
@@ -12,4 +16,15 @@ export function openTestDatabase(
 ): PooledDatabase {
   const log = createLog({ level: logLevel, name: "test" });
   return openDatabase(url, { connections, log, connectTimeoutMs: CONNECT_TIMEOUT_MS });
+}
+
+/** The same, with the settings of PATIENT. Its errors are not logged. */
+export function openPatientDatabase(url: string, connections: number): PooledDatabase {
+  const log = createLog({ level: "silent", name: "test" });
+  const patient = new URL(url);
+  patient.searchParams.set("options", PATIENT);
+  return openDatabase(patient.href, {
+    ...{ connections, log },
+    ...{ connectTimeoutMs: CONNECT_TIMEOUT_MS, answerTimeoutMs: PATIENT_ANSWER_MS },
+  });
 }

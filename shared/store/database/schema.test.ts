@@ -129,11 +129,13 @@ describe("migrate", () => {
   });
 
   test("gives every session of the role its settings", async () => {
-    const rows = await store.db.run<{ name: string; setting: string }>(
+    const db = openTestDatabase(store.url, 1);
+    const rows = await db.run<{ name: string; setting: string }>(
       "settings",
       "SELECT name, current_setting(name) AS setting FROM unnest($1::text[]) AS name",
       [Object.keys(SESSION_SETTINGS)],
     );
+    await db.close();
     const wanted = { ...SESSION_SETTINGS, statement_timeout: "5s" };
     expect(Object.fromEntries(rows.map((row) => [row.name, row.setting]))).toEqual(wanted);
   });
