@@ -16,7 +16,7 @@ import type { Database } from "../../shared/store/database/database.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
-import { createLoad, untilTerminal } from "../support/load.ts";
+import { countArrivals, createLoad, untilTerminal } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { fetchServed } from "../support/served.ts";
@@ -134,7 +134,8 @@ describe("events, when every process is killed in turn under load", () => {
       payload: { fails: ++jobCount % FAILING_EVERY === 0 },
       retry_policy: { max_attempts: 2, base_seconds: 1, cap_seconds: 1 },
     });
-    const running = load.begin(job, POST_EVERY_MS);
+    const heard = countArrivals(endpoints.all.target, ({ headers }) => headers["webhook-id"]);
+    await using running = load.begin(job, POST_EVERY_MS, heard);
     const more = (target: Target, countMore: number) => {
       const enough = target.arrivals.length + countMore;
       return target.until((arrivals) => arrivals.length >= enough, 60_000);

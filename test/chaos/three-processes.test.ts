@@ -6,6 +6,7 @@ import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import {
+  countArrivals,
   createLoad,
   expectNothingDoubled,
   expectNothingRefused,
@@ -78,7 +79,7 @@ afterAll(async () => {
 describe("three processes over NATS", () => {
   test("killed and restarted in turn under load: every accepted job ends, and no attempt arrives twice", async () => {
     const load = createLoad(base, key);
-    const running = load.begin(job, POST_EVERY_MS);
+    await using running = load.begin(job, POST_EVERY_MS, countArrivals(target));
     for (const name of ["delivery", "worker", "gateway", "delivery", "worker"] as const) {
       await target.until(reached(target.arrivals.length + 50), GOES_ON_MS);
       await services[name].end("SIGKILL");
@@ -92,7 +93,7 @@ describe("three processes over NATS", () => {
 
   test("stopped with SIGTERM in turn under load: each exits with 0, and no attempt is interrupted", async () => {
     const load = createLoad(base, key);
-    const running = load.begin(job, POST_EVERY_MS);
+    await using running = load.begin(job, POST_EVERY_MS, countArrivals(target));
     for (const name of ["delivery", "worker", "gateway"] as const) {
       await target.until(reached(target.arrivals.length + 50), GOES_ON_MS);
       expect(await services[name].end("SIGTERM")).toBe(0);
@@ -105,7 +106,7 @@ describe("three processes over NATS", () => {
   test("without NATS, whose store is wiped under load: POST answers 201, and due jobs are sent", async () => {
     const load = createLoad(base, key);
     const pauses = await recordPauses(database.url, () => [services.gateway]);
-    const running = load.begin(job, POST_EVERY_MS);
+    await using running = load.begin(job, POST_EVERY_MS, countArrivals(target));
     await target.until(reached(target.arrivals.length + 100), GOES_ON_MS);
     await nats.kill("SIGKILL");
     rmSync(nats.storeDir, { recursive: true, force: true });

@@ -9,7 +9,7 @@ import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { type ArchivingPostgres, startArchivingPostgres } from "../support/archiving-postgres.ts";
 import { openTestDatabase } from "../support/database.ts";
-import { createLoad, type Load } from "../support/load.ts";
+import { countArrivals, createLoad, type Load } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
@@ -146,7 +146,8 @@ export async function startRestorableCell(): Promise<RestorableCell> {
     await cell.ask("POST", "/v2/schedules", schedule);
   }
   let count = 0;
-  running = load.begin(() => jobOf(count++, target.url), POST_EVERY_MS);
+  const arrived = countArrivals(target);
+  running = load.begin(() => jobOf(count++, target.url), POST_EVERY_MS, arrived);
   return cell;
 }
 

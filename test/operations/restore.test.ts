@@ -50,7 +50,7 @@ afterAll(() => cell.stop());
 
 const arrived = (count: number) => {
   const enough = cell.target.arrivals.length + count;
-  return cell.target.until((arrivals) => arrivals.length >= enough);
+  return cell.target.until((arrivals) => arrivals.length >= enough, ENDED_MS);
 };
 
 describe("a backup that is restored into an empty Postgres, with an empty NATS, starts held and loses nothing that it knows", () => {

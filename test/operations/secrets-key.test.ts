@@ -8,10 +8,12 @@ import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { until } from "../flow/support.ts";
 import { openTestDatabase } from "../support/database.ts";
 import {
+  countArrivals,
   createLoad,
   expectNothingDoubled,
   expectNothingRefused,
   type Load,
+  type RunningLoad,
   untilTerminal,
 } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
@@ -26,6 +28,7 @@ setDefaultTimeout(900_000);
 const POST_EVERY_MS = 120;
 /** On an idle machine all jobs have ended after some seconds. A lost job never ends. */
 const ENDED_MS = 120_000;
+const DELIVERED_MS = 120_000;
 /** Endpoints of a project without jobs: several pages of them, in the middle of which the command is killed. */
 const QUIET_ENDPOINTS = 2_000;
 const MIDDLE = 1_200;
@@ -49,7 +52,7 @@ const signingSecrets: string[] = [];
 const endpoints: { id: string; path: string; secrets: string[] }[] = [];
 const started: ServiceProcess[] = [];
 let load: Load;
-let posting: ReturnType<Load["begin"]>;
+let posting: RunningLoad | undefined;
 let gateways: ServiceProcess[] = [];
 let deliveries: ServiceProcess[] = [];
 
@@ -81,6 +84,7 @@ beforeAll(async () => {
   };
 });
 afterAll(async () => {
+  await posting?.stop();
   for (const service of started) await service.end("SIGKILL");
   await direct.end();
   await nats.stop();
@@ -107,7 +111,7 @@ async function roll(keys: object, between: () => Promise<void>): Promise<void> {
   gateways = [gateway];
   deliveries = [delivery];
   // Jobs that were sent to the old gateway are answered before it ends.
-  await posting.untilAnswered();
+  await posting?.untilAnswered();
   for (const service of before) expect(await service.end("SIGTERM")).toBe(0);
 }
 
@@ -182,7 +186,10 @@ async function expectDelivered(paths: readonly string[]): Promise<void> {
   const { id } = JSON.parse(created.text);
   const isOfIt = (arrival: Arrival) => arrival.jobId === id || arrival.body.includes(id);
   const reached = (arrivals: Arrival[]) => new Set(arrivals.filter(isOfIt).map(({ path }) => path));
-  await target.until((arrivals) => reached(arrivals).isSupersetOf(new Set(["/hook", ...paths])));
+  await target.until(
+    (arrivals) => reached(arrivals).isSupersetOf(new Set(["/hook", ...paths])),
+    DELIVERED_MS,
+  );
 }
 
 /** Starts the command, and kills it in the middle of its work. */
@@ -235,8 +242,12 @@ test("the secrets key is changed step by step under load, and at no moment is an
 
   load = createLoad(base, project.keys.production);
   const pauses = await recordPauses(database.url, () => started);
-  posting = load.begin(() => ({ target_url: target.url, payload: { n: ++turn } }), POST_EVERY_MS);
-  await target.until((arrivals) => arrivals.length > 10);
+  const told = countArrivals(target, ({ path, headers }) =>
+    path === "/kept" ? headers["webhook-id"] : undefined,
+  );
+  const running = load.begin(() => ({ target_url: target.url, payload: { n: ++turn } }), POST_EVERY_MS, told);
+  posting = running;
+  await target.until((arrivals) => arrivals.length > 10, DELIVERED_MS);
   const cursors = [await nextCursor()];
 
   const atEachStep = async (keys: object) => {
@@ -285,7 +296,7 @@ test("the secrets key is changed step by step under load, and at no moment is an
   await rotateSigningSecret(onlyNew);
   await expectDelivered(endpoints.map(({ path }) => path));
 
-  await posting.stop();
+  await running.stop();
   await pauses.stop();
   expectNothingRefused(load, pauses, started);
   const jobs = await untilTerminal(base(), project.keys.production, load, ENDED_MS);

@@ -1,7 +1,7 @@
 import { expect } from "bun:test";
 import { fetchServed } from "./served.ts";
 import type { ServiceProcess } from "./service-process.ts";
-import type { Target } from "./target.ts";
+import type { Arrival, Target } from "./target.ts";
 
 /** A client that posts jobs, and remembers which were accepted. */
 export interface Load {
@@ -10,8 +10,17 @@ export interface Load {
   /** The requests that ended in any other way. */
   refused: Refusal[];
   post(body: object): Promise<void>;
-  /** Posts every `everyMs` until it is stopped; `untilAnswered` waits for everything posted by now. */
-  begin(body: () => object, everyMs: number): { untilAnswered(): Promise<unknown>; stop(): Promise<void> };
+  /**
+   * Posts every `everyMs` until it is stopped. With `countArrived` it pauses while BEHIND_MAX of its jobs have not arrived, since a slow
+   * machine would fall behind for good.
+   */
+  begin(body: () => object, everyMs: number, countArrived?: () => number): RunningLoad;
+}
+
+export interface RunningLoad extends AsyncDisposable {
+  /** Waits for everything posted by now. */
+  untilAnswered(): Promise<unknown>;
+  stop(): Promise<void>;
 }
 
 interface Refusal {
@@ -26,6 +35,8 @@ const REQUEST_TIMEOUT_MS = 15_000;
 const NO_ANSWER = "no answer";
 const POLL_MS = 100;
 const TOGETHER = 20;
+const PENDING_MAX = 32;
+const BEHIND_MAX = 200;
 
 /** With `fetchServed` for `send` each request is repeated after a 503, for `timeoutMs` in all. */
 export function createLoad(
@@ -60,20 +71,39 @@ export function createLoad(
     accepted,
     refused,
     post,
-    begin(body, everyMs) {
+    begin(body, everyMs, countArrived) {
       const pending = new Set<Promise<void>>();
+      const acceptedBefore = accepted.size;
+      const isBehind = () =>
+        countArrived !== undefined && accepted.size - acceptedBefore - countArrived() >= BEHIND_MAX;
       const timer = setInterval(() => {
+        if (pending.size >= PENDING_MAX || isBehind()) return;
         const request: Promise<void> = post(body()).finally(() => pending.delete(request));
         pending.add(request);
       }, everyMs);
-      return {
-        untilAnswered: () => Promise.all(pending),
-        async stop() {
-          clearInterval(timer);
-          await Promise.all(pending);
-        },
+      const stop = async () => {
+        clearInterval(timer);
+        await Promise.all(pending);
       };
+      return { untilAnswered: () => Promise.all(pending), stop, [Symbol.asyncDispose]: stop };
     },
+  };
+}
+
+/** Counts the names that `nameOf` gives to a target's arrivals from now on, each once. An arrival without a name counts nothing. */
+export function countArrivals(
+  { arrivals }: Target,
+  nameOf: (arrival: Arrival) => string | undefined = ({ jobId }) => jobId || undefined,
+): () => number {
+  const names = new Set<string>();
+  let read = arrivals.length;
+  return () => {
+    for (const arrival of arrivals.slice(read)) {
+      const name = nameOf(arrival);
+      if (name !== undefined) names.add(name);
+    }
+    read = arrivals.length;
+    return names.size;
   };
 }
 
@@ -116,7 +146,7 @@ interface JobAnswer {
   attempts: number;
 }
 
-/** Asks for every accepted job until all are terminal. Answers the jobs; fails after `timeoutMs`. */
+/** Asks for every accepted job until all are terminal. Answers the jobs; fails once `timeoutMs` have passed without an end of one. */
 export async function untilTerminal(
   base: string,
   key: string,
@@ -124,9 +154,10 @@ export async function untilTerminal(
   timeoutMs: number,
 ): Promise<JobAnswer[]> {
   const headers = { authorization: `Bearer ${key}` };
-  const giveUpAt = performance.now() + timeoutMs;
+  let giveUpAt = performance.now() + timeoutMs;
   const ended = new Map<string, JobAnswer>();
   for (;;) {
+    const endedBefore = ended.size;
     const open = [...load.accepted].filter((id) => !ended.has(id));
     if (open.length === 0) return [...ended.values()];
     await eachOf(open, async (id) => {
@@ -136,6 +167,7 @@ export async function untilTerminal(
       else if (performance.now() > giveUpAt)
         throw new Error(`${open.length} jobs not terminal: ${JSON.stringify(job)}`);
     });
+    if (ended.size > endedBefore) giveUpAt = performance.now() + timeoutMs;
     await Bun.sleep(POLL_MS);
   }
 }

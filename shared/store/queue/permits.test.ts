@@ -21,7 +21,7 @@ import { settleDeliveries } from "./delivery-settle.ts";
 import { CALLED_MS } from "./permits.ts";
 import type { Settled } from "./settle.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(180_000);
 
 let store: TestStore;
 let way: Way;
@@ -445,6 +445,7 @@ describe.each(WAYS)("sessions that claim and settle all four classes in two regi
 
   const LIMIT = 7;
   const PER_LANE = 60;
+  const LOOK_EVERY_MS = 5;
   const REGIONS: Region[] = ["us-east", "eu-central"];
 
   test("keep the permits in use equal to what is on the wire and within the limit, without a deadlock", async () => {
@@ -458,9 +459,10 @@ describe.each(WAYS)("sessions that claim and settle all four classes in two regi
     const total = waiting.length;
     let endedCount = 0;
     let lookCount = 0;
+    let isOver = false;
     async function session() {
       const onWire: Asker[] = [];
-      while (endedCount < total) {
+      while (endedCount < total && !isOver) {
         const kind = Math.random() < 0.5 ? "jobs" : "webhooks";
         const picked: Asker[] = [];
         for (let count = 0; count < 12 && waiting.length > 0; count++) {
@@ -479,7 +481,7 @@ describe.each(WAYS)("sessions that claim and settle all four classes in two regi
       }
     }
     async function look() {
-      while (endedCount < total) {
+      for (; endedCount < total && !isOver; await Bun.sleep(LOOK_EVERY_MS)) {
         const rows = await store.query<{ in_use: number[]; on_wire: number[]; concurrency: number }>(
           `SELECT f.concurrency, ARRAY[development_jobs, production_jobs, development_webhooks, production_webhooks] AS in_use,
                   ARRAY(SELECT (SELECT count(*)::int FROM (
@@ -497,7 +499,9 @@ describe.each(WAYS)("sessions that claim and settle all four classes in two regi
         lookCount++;
       }
     }
-    await Promise.all([...Array.from({ length: 5 }, session), look()]);
+    await Promise.all([...Array.from({ length: 5 }, session), look()]).finally(() => {
+      isOver = true;
+    });
     expect(endedCount).toBe(total);
     expect(lookCount).toBeGreaterThan(10);
     for (const project of projects) expect(Object.values(await inUse(project))).toEqual([0, 0, 0, 0]);

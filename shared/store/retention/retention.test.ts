@@ -209,14 +209,17 @@ describe("settlements", () => {
     };
     const beating = beat();
     const changed = { made: 0, dropped: 0 };
-    for (let day = 1; day <= 25; day++) {
-      const now = Date.now() + day * DAY_MS;
-      changed.made += (await createRunPartitions(store.db, now)).names.length;
-      // The settlements write into the table of the day before `now`.
-      const dropped = await dropExpiredPartitions(store.db, now);
-      changed.dropped += dropped.names.filter((name) => name.startsWith("runs_hobby")).length;
+    try {
+      for (let day = 1; day <= 25; day++) {
+        const now = Date.now() + day * DAY_MS;
+        changed.made += (await createRunPartitions(store.db, now)).names.length;
+        // The settlements write into the table of the day before `now`.
+        const dropped = await dropExpiredPartitions(store.db, now);
+        changed.dropped += dropped.names.filter((name) => name.startsWith("runs_hobby")).length;
+      }
+    } finally {
+      isOver = true;
     }
-    isOver = true;
     const waits = (await Promise.all(settling)).flat();
     expect(changed.made).toBeGreaterThan(25);
     expect(changed.dropped).toBeGreaterThan(15);
