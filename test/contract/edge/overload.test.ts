@@ -18,13 +18,18 @@ const BATCHES_OF_PROJECT_MAX = 4;
 const EVENTUALLY_MS_MAX = 60_000;
 const TEST_TIMEOUT_MS = 300_000;
 
+/** Longer than a slow machine takes to open all requests, so that none of them ends meanwhile. */
+const RECEIVE_MS = 200_000;
+
 let gateway: TestGateway;
+let mate: Awaited<ReturnType<TestGateway["startMate"]>>;
 let projects: TestProject[];
 let bystander: TestProject;
 const sockets: net.Socket[] = [];
 
 beforeAll(async () => {
   gateway = await startTestGateway();
+  mate = await gateway.startMate({ receiveMs: RECEIVE_MS });
   projects = await Promise.all(
     Array.from({ length: IN_PROGRESS_MAX / OF_PROJECT_IN_PROGRESS_MAX }, () => gateway.addProject()),
   );
@@ -32,10 +37,12 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   for (const socket of sockets) socket.destroy();
+  await mate.stop();
   await gateway.stop();
 });
 
-const show = (project: TestProject) => gateway.call("GET", "/v2/project", { key: project.production });
+const show = (project: TestProject) =>
+  gateway.call("GET", "/v2/project", { key: project.production, port: mate.port });
 
 /** Sends as many requests without their bodies as one project may have in progress. */
 function stall(project: TestProject): void {
@@ -43,7 +50,7 @@ function stall(project: TestProject): void {
     "POST /v2/jobs HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: 9\r\n" +
     `Authorization: Bearer ${project.production}\r\n\r\n`;
   const open = () => {
-    const socket = net.connect(gateway.port, "127.0.0.1", () => socket.write(head));
+    const socket = net.connect(mate.port, "127.0.0.1", () => socket.write(head));
     socket.on("error", () => socket.destroy());
     // The gateway has refused this request because another one of the test was in progress; the test sends it again.
     socket.on("data", () => {
