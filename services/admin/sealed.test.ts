@@ -9,7 +9,7 @@ import { rotateWebhookSecret } from "../../shared/store/resources/webhooks.ts";
 import { startStore, type TestStore } from "../../shared/store/test-support.ts";
 import { replacingUnreadable, resealing, walkSealed } from "./sealed.ts";
 
-setDefaultTimeout(30_000);
+setDefaultTimeout(120_000);
 
 const [OLD_KEY, NEW_KEY] = [randomBytes(32), randomBytes(32)];
 const old = createSeal(OLD_KEY);

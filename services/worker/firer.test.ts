@@ -16,7 +16,7 @@ import { changeSchedule, createSchedule, findSchedule } from "../../shared/store
 import { inTime, startStore, type TestStore, until } from "../../shared/store/test-support.ts";
 import { Firer } from "./firer.ts";
 
-setDefaultTimeout(30_000);
+setDefaultTimeout(120_000);
 
 const SHARD = 3;
 const SECOND_MS = 1_000;

@@ -36,7 +36,7 @@ export const LEASE_TTL_MS = 2_000;
  * the grace it is longer than a killed node's attempts may take to come back, so only the proof of the node's death can
  * bring them back.
  */
-export const TIMEOUT_MS = 40_000;
+export const TIMEOUT_MS = 90_000;
 /** An attempt whose node is not proved dead is rescued this long after its deadline. */
 export const RESCUE_GRACE_MS = 30_000;
 const SLOW_MS = 150;

@@ -7,7 +7,7 @@ import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { until, untilEnded } from "./support.ts";
 
-setDefaultTimeout(60_000);
+setDefaultTimeout(240_000);
 
 /** The backoff is far longer than a test, so an attempt that follows within the test did not wait for it. */
 const BACKOFF_SECONDS = 86_400;

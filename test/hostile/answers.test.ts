@@ -8,7 +8,7 @@ import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { HOSTILE_KINDS, type HostileTarget } from "../support/target-hostile.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 const ATTEMPT_TIMEOUT_MS = 15_000;
 /**
@@ -90,7 +90,7 @@ describe("a hostile target that", () => {
       expect(run.durationMs ?? Number.NaN).toBeLessThan(timeoutMs + SLACK_MS);
       if (run.status === "timed_out") {
         // The deadline counts from the claim, and the duration from the moment when the request could be sent.
-        expect(run.durationMs).toBeGreaterThan(timeoutMs / 2);
+        expect(run.durationMs).toBeGreaterThan(timeoutMs / 4);
       }
     }
     // The wait stays within the policy's cap, whatever the target asks for.

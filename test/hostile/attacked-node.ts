@@ -28,6 +28,8 @@ const BATCH_JOBS = 500;
 const QUIET_MS_MAX = 20_000;
 const QUIET_LOOK_MS = 100;
 const MEMORY_LOOKS = 20;
+/** Memory is judged, and not speed. */
+const ENDED_MS_MAX = 300_000;
 /** The cell's pool opens these connections as they are needed. */
 const DATABASE_CONNECTIONS = 16;
 
@@ -77,7 +79,7 @@ async function attack(count: number): Promise<void> {
       targetUrl: urls[index % urls.length] ?? "",
       maxAttempts: 1,
     }));
-    await untilAllEnded(cell, project, await cell.addJobs(project, jobs));
+    await untilAllEnded(cell, project, await cell.addJobs(project, jobs), ENDED_MS_MAX);
   }
 }
 
@@ -87,7 +89,7 @@ async function deliverToNeighbour(): Promise<number> {
   const dueAts = Array.from({ length: NEIGHBOUR_JOBS }, (_, index) => firstAt + index * NEIGHBOUR_EVERY_MS);
   const wishes = dueAts.map((runAt) => ({ targetUrl: good.url, runAt }));
   const jobIds = await cell.addJobs(neighbour, wishes);
-  await untilAllEnded(cell, neighbour, jobIds);
+  await untilAllEnded(cell, neighbour, jobIds, ENDED_MS_MAX);
   // A job that a busy machine delivered twice counts by its first arrival.
   const arrivedAt = new Map(
     good.arrivals

@@ -1,7 +1,7 @@
 import { setDefaultTimeout, test } from "bun:test";
 import { expectMemoryBack } from "./memory.ts";
 
-setDefaultTimeout(300_000);
+setDefaultTimeout(900_000);
 
 /** memory.long.test.ts does the same with 10,000. */
 const ATTEMPTS = 1_000;

@@ -2,7 +2,7 @@ import { expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { openOutbound } from "../outbound.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(300_000);
 
 const TARGET = join(import.meta.dir, "../../../test/support/target-closing.ts");
 const RUN_MS = 10_000;

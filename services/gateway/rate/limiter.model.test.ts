@@ -8,7 +8,7 @@ import { startStore, type TestStore } from "../../../shared/store/test-support.t
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { createRateLimiter, type RateLimiter } from "./limiter.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(600_000);
 
 const TICK_MS = 100;
 const GATEWAYS = 3;

@@ -4,7 +4,7 @@ import { listAudit } from "../resources/audit.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { clearHostLimit, listHostLimits, setHostLimit } from "./host-limits.ts";
 
-setDefaultTimeout(30_000);
+setDefaultTimeout(120_000);
 
 let store: TestStore;
 beforeAll(async () => {

@@ -12,7 +12,7 @@ import {
   type ShardName,
 } from "./shards.ts";
 
-setDefaultTimeout(30_000);
+setDefaultTimeout(120_000);
 
 const LEASE_MS = 60_000;
 const ALL: ShardName[] = [0, 1, 2, 3].map((shard) => ({ region: "us-east", shard }));

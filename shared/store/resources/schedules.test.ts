@@ -26,7 +26,7 @@ import {
   type ScheduleToCreate,
 } from "./schedules.ts";
 
-setDefaultTimeout(30_000);
+setDefaultTimeout(120_000);
 
 const SHARD = 3;
 const cause = keyCause;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import net from "node:net";
 import fc from "fast-check";
 import { Job } from "../../../shared/contract/job.ts";
@@ -12,6 +12,8 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
+
+setDefaultTimeout(240_000);
 
 let gateway: TestGateway;
 let mate: { port: number; stop(): Promise<void> };
