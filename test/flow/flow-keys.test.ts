@@ -110,9 +110,10 @@ test("in no window of a key's rate do more attempts start, by the database's clo
   const flow = { key: "rate", rate: { count: 2, per_seconds: 1 } };
   const ids = await cell.addJobs(project, repeated(6, { targetUrl: target.url, flow }));
   const ofMinute = { key: "rate of a minute", rate: { count: 2, per_seconds: 60 } };
-  const slow = await cell.addJobs(project, repeated(3, { targetUrl: target.url, flow: ofMinute }));
+  const asked = await cell.addProject();
+  const slow = await cell.addJobs(asked, repeated(3, { targetUrl: target.url, flow: ofMinute }));
   const waiting = await until(async () => {
-    const found = await waitOf(project, slow.at(-1) ?? "");
+    const found = await waitOf(asked, slow.at(-1) ?? "");
     return found.for === "flow" && found.limit === 2 && found;
   });
   expect(waiting).toMatchObject({ for: "flow", flowKey: ofMinute.key, limit: 2 });
