@@ -26,7 +26,7 @@ export interface BatcherOptions<Item, Answer> {
    * enough items wait. An item that comes alone starts at once.
    */
   gatherMs?: number;
-  /** How many items are enough: the next statement does not wait for more. */
+  /** How many items are enough: the next statement does not wait for more. At most `itemsMax`. */
   gatheredEnough?: number;
   bytesOf?(item: Item): number;
   /** The most bytes of one statement's items together; a single item may have more. */

@@ -82,7 +82,10 @@ export const ORDINARY_PROJECTS = `ARRAY (
                             WHERE f.project_no = p.project_no
                               FOR NO KEY UPDATE) f ON true
                      WHERE (SELECT true FROM nodes WHERE id = $1 AND NOT dead FOR KEY SHARE))`;
-/** As items of a SELECT, arrays are taken apart in step. As a FROM item, each would first be written to a store of its own. */
+/**
+ * As items of a SELECT, arrays are taken apart in step. As a FROM item, each would first be written to a store of its own. `n` is
+ * counted by an array that is never null.
+ */
 export const CLAIMED_ITEMS = `(SELECT unnest($4::int[]) AS place, unnest($5::smallint[]) AS environment, unnest($6::smallint[]) AS region,
                         unnest($7::uuid[]) AS job_id, unnest($8::smallint[]) AS attempt, unnest($9::uuid[]) AS run_id,
                         generate_subscripts($7::uuid[], 1) AS n) a`;
