@@ -74,6 +74,7 @@ test("while a project's flow is locked, its claims and settlements leave connect
         await askTime(db);
         isReached ||= db.connections().busy >= STATEMENTS;
       }
+      await askTime(db);
       expect(db.connections().waiting).toBe(0);
     } finally {
       isOver = true;

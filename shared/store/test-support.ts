@@ -53,8 +53,11 @@ export interface TestStore {
   onWire(projectNo: ProjectNo): Promise<number>;
   /** A session that the test may keep open. It ends with the store. */
   session(): Promise<pg.Client>;
-  /** Resolves once `countMin` sessions of this database, one unless told otherwise, wait for a lock, or once `isOver`. */
-  untilBlocked(countMin?: number, isOver?: () => boolean): Promise<void>;
+  /**
+   * Answers true once `countMin` sessions of this database, one unless told otherwise, wait for a lock, and false once `isOver` holds
+   * before that.
+   */
+  untilBlocked(countMin?: number, isOver?: () => boolean): Promise<boolean>;
   query<R extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<R[]>;
   stop(): Promise<void>;
 }
@@ -169,13 +172,15 @@ export async function startStore(options: { connections?: number } = {}): Promis
     },
     session,
     async untilBlocked(countMin = 1, isOver = () => false) {
+      let isBlocked = false;
       await until(async () => {
-        if (isOver()) return true;
         const [row] = await store.query<{ count: number }>(
           "SELECT count(*)::int AS count FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
         );
-        return (row?.count ?? 0) >= countMin;
+        isBlocked = (row?.count ?? 0) >= countMin;
+        return isBlocked || isOver();
       });
+      return isBlocked;
     },
     query: async (text, values) => (await direct.query(text, values)).rows,
     async stop() {
@@ -219,11 +224,11 @@ export async function inTime(timeMs: number, act: (begin: () => void) => Promise
 /** True if the statement was seen waiting for a lock; false if it ended first, since some statements wait for a moment only. */
 export async function comesToWait(store: TestStore, statement: Promise<unknown>): Promise<boolean> {
   let isOver = false;
-  const over = statement.finally(() => {
+  const end = () => {
     isOver = true;
-  });
-  await Promise.race([store.untilBlocked(1, () => isOver), over]);
-  return !isOver;
+  };
+  statement.then(end, end);
+  return await store.untilBlocked(1, () => isOver);
 }
 
 /** Repeats the condition until it holds. Throws when the time is up. */

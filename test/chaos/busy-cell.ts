@@ -57,7 +57,7 @@ export let deliveries: ServiceProcess[];
  * for each test.
  */
 export function useBusyCell(): void {
-  setDefaultTimeout(180_000);
+  setDefaultTimeout(600_000);
 
   beforeAll(async () => {
     database = await createMigratedDatabase("overlap");

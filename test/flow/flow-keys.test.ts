@@ -117,6 +117,8 @@ test("in no window of a key's rate do more attempts start, by the database's clo
     return found.for === "flow" && found.limit === 2 && found;
   });
   expect(waiting).toMatchObject({ for: "flow", flowKey: ofMinute.key, limit: 2 });
+  // The last one would come after the end of the target.
+  await changeFlowKey(cell.db, scopeOf(asked), ofMinute.key, { paused: true }, keyCause());
   await untilAllEnded(cell, project, ids);
   const runs = (await Promise.all(ids.map((id) => cell.runs(project, id)))).flat();
   const starts = runs.map(({ startedAt }) => startedAt).sort((one, other) => one - other);

@@ -90,7 +90,7 @@ describe("a hostile target that", () => {
       expect(run.durationMs ?? Number.NaN).toBeLessThan(timeoutMs + SLACK_MS);
       if (run.status === "timed_out") {
         // The deadline counts from the claim, and the duration from the moment when the request could be sent.
-        expect(run.durationMs).toBeGreaterThan(timeoutMs / 4);
+        expect(run.durationMs).toBeGreaterThan(timeoutMs * 0.4);
       }
     }
     // The wait stays within the policy's cap, whatever the target asks for.

@@ -42,6 +42,8 @@ const HELD_BACK = 300;
 const WARMUP_ARRIVALS = 100;
 /** A machine that stands still for longer makes attempts late through no fault of the cell. */
 const STILL_MS_MAX = 250;
+/** The machine stood still for so long that delivery was late. */
+const LATE_STILL_MS_MIN = 1_000;
 /** On a busy machine many rounds may pass until one can be judged. None begins later than this. */
 const HEALTHY_ROUNDS_MS = 840_000;
 const STARVED_MS = 150;
@@ -167,6 +169,7 @@ test("no alert fires on a healthy cell, although a project waits for its limit a
   };
   const giveUpAt = performance.now() + HEALTHY_ROUNDS_MS;
   let isJudged = false;
+  let leastStillMs = Number.POSITIVE_INFINITY;
   try {
     await work(WARMUP_ARRIVALS);
     while (!isJudged && performance.now() < giveUpAt) {
@@ -176,7 +179,9 @@ test("no alert fires on a healthy cell, although a project waits for its limit a
       while ((await countOpen(limited)) < HELD_BACK)
         await postBatch(limited, "production", urlOf("/slow"), 100);
       await work(HEALTHY_ARRIVALS);
-      isJudged = pauses.longestMs() < STILL_MS_MAX || ofCell().length === 0;
+      const stillMs = pauses.longestMs();
+      leastStillMs = Math.min(leastStillMs, stillMs);
+      isJudged = stillMs < STILL_MS_MAX || ofCell().length === 0;
     }
   } finally {
     await pauses.stop();
@@ -184,6 +189,8 @@ test("no alert fires on a healthy cell, although a project waits for its limit a
   const granted = (start: string) => prometheus.ask(`sum(jobwheel_attempts_granted_total{start="${start}"})`);
   expect(await granted("held_back")).toBeGreaterThan(5);
   expect(await granted("on_time")).toBeGreaterThan(HEALTHY_ARRIVALS / 4);
+  if (!isJudged && leastStillMs < LATE_STILL_MS_MIN)
+    throw new Error("the machine stood still in every round; nothing can be said of the cell");
   if (!isJudged) console.log("the machine stood still in every round, and delivery was late:", ofCell());
   expect(ofCell().filter(({ alertname }) => isJudged || !LATE_ALERTS.has(alertname))).toEqual([]);
 });
@@ -334,10 +341,12 @@ describe("alerts", () => {
   });
 });
 
-/** They fire although the cell is right where the machine stands still for seconds in every window of the hastened rules. */
+/** Where the machine stands still for a second in every round, these fire although the cell is right. */
 const LATE_ALERTS = new Set([
-  ...["JobwheelLate", "JobwheelLateSlowly", "JobwheelDueWorkWaits"],
-  ...["JobwheelPoolWaits", "JobwheelBacklogGrows", "JobwheelNodeSilent"],
+  "JobwheelLate",
+  "JobwheelLateSlowly",
+  "JobwheelDueWorkWaits",
+  "JobwheelPoolWaits",
 ]);
 
 /** Leaves out the alert that depends on the machine instead of the cell. */

@@ -25,8 +25,12 @@ export const SOON_MS = 20_000;
 const DRAINED_MS = 60_000;
 /** The interval between two jobs of a stream. */
 const POST_EVERY_MS = 200;
-/** A stream without an arrival for this long, or for a part of a wait that lasts, is not being sent. */
-const WINDOW_MS = 1_500;
+/**
+ * A stream without an arrival for this long is not being sent. A slow machine has more time, but less than the 10 s between two sweeps
+ * for what no message tells of.
+ */
+const WINDOW_MS = { min: 1_500, max: 4_000 };
+/** The part of the time waited so far, between these two, that makes the window. */
 const WINDOW_PART = 0.25;
 /** The promise to operators: after this time no held job or webhook is sent any more. */
 const HOLDS_MS = 5_000;
@@ -174,9 +178,8 @@ export async function startOperatedCell(): Promise<OperatedCell> {
       let seen: string[] = [];
       await until(() => {
         const now = performance.now();
-        // A slow machine sends each stream's jobs less often.
-        const windowMs = Math.max(WINDOW_MS, WINDOW_PART * (now - since));
-        heard = heard.filter(({ at }) => at > now - WINDOW_PART * GOES_ON_MS);
+        const windowMs = Math.min(Math.max(WINDOW_MS.min, WINDOW_PART * (now - since)), WINDOW_MS.max);
+        heard = heard.filter(({ at }) => at > now - WINDOW_MS.max);
         seen = [...new Set(heard.filter(({ at }) => at > now - windowMs).map(({ name }) => name))].sort();
         return now > since + windowMs && String(seen) === String(wanted);
       }, GOES_ON_MS).catch(() => {

@@ -84,7 +84,6 @@ beforeAll(async () => {
   };
 });
 afterAll(async () => {
-  await posting?.stop();
   for (const service of started) await service.end("SIGKILL");
   await direct.end();
   await nats.stop();
@@ -245,7 +244,11 @@ test("the secrets key is changed step by step under load, and at no moment is an
   const told = countArrivals(target, ({ path, headers }) =>
     path === "/kept" ? headers["webhook-id"] : undefined,
   );
-  const running = load.begin(() => ({ target_url: target.url, payload: { n: ++turn } }), POST_EVERY_MS, told);
+  await using running = load.begin(
+    () => ({ target_url: target.url, payload: { n: ++turn } }),
+    POST_EVERY_MS,
+    told,
+  );
   posting = running;
   await target.until((arrivals) => arrivals.length > 10, DELIVERED_MS);
   const cursors = [await nextCursor()];

@@ -11,8 +11,8 @@ export interface Load {
   refused: Refusal[];
   post(body: object): Promise<void>;
   /**
-   * Posts every `everyMs` until it is stopped. With `countArrived` it pauses while BEHIND_MAX of its jobs have not arrived, since a slow
-   * machine would fall behind for good.
+   * Posts every `everyMs` until it is stopped. It pauses while PENDING_MAX requests are under way and, with `countArrived`, while
+   * BEHIND_MAX of its jobs have not arrived: a slow machine would fall behind for good.
    */
   begin(body: () => object, everyMs: number, countArrived?: () => number): RunningLoad;
 }
@@ -35,8 +35,11 @@ const REQUEST_TIMEOUT_MS = 15_000;
 const NO_ANSWER = "no answer";
 const POLL_MS = 100;
 const TOGETHER = 20;
+const SLOW_TIMES = 3;
+/** No more requests are under way at once. */
 const PENDING_MAX = 32;
-const BEHIND_MAX = 200;
+/** No more jobs are posted while so many have not arrived. */
+const BEHIND_MAX = 100;
 
 /** With `fetchServed` for `send` each request is repeated after a 503, for `timeoutMs` in all. */
 export function createLoad(
@@ -146,7 +149,10 @@ interface JobAnswer {
   attempts: number;
 }
 
-/** Asks for every accepted job until all are terminal. Answers the jobs; fails once `timeoutMs` have passed without an end of one. */
+/**
+ * Asks for every accepted job until all are terminal. Answers the jobs; fails once `timeoutMs` have passed without an end of one, or
+ * SLOW_TIMES as much in all.
+ */
 export async function untilTerminal(
   base: string,
   key: string,
@@ -154,6 +160,7 @@ export async function untilTerminal(
   timeoutMs: number,
 ): Promise<JobAnswer[]> {
   const headers = { authorization: `Bearer ${key}` };
+  const endBy = performance.now() + SLOW_TIMES * timeoutMs;
   let giveUpAt = performance.now() + timeoutMs;
   const ended = new Map<string, JobAnswer>();
   for (;;) {
@@ -167,7 +174,7 @@ export async function untilTerminal(
       else if (performance.now() > giveUpAt)
         throw new Error(`${open.length} jobs not terminal: ${JSON.stringify(job)}`);
     });
-    if (ended.size > endedBefore) giveUpAt = performance.now() + timeoutMs;
+    if (ended.size > endedBefore) giveUpAt = Math.min(endBy, performance.now() + timeoutMs);
     await Bun.sleep(POLL_MS);
   }
 }

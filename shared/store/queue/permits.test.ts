@@ -499,9 +499,13 @@ describe.each(WAYS)("sessions that claim and settle all four classes in two regi
         lookCount++;
       }
     }
-    await Promise.all([...Array.from({ length: 5 }, session), look()]).finally(() => {
+    const working = [...Array.from({ length: 5 }, session), look()];
+    try {
+      await Promise.all(working);
+    } finally {
       isOver = true;
-    });
+      await Promise.allSettled(working);
+    }
     expect(endedCount).toBe(total);
     expect(lookCount).toBeGreaterThan(10);
     for (const project of projects) expect(Object.values(await inUse(project))).toEqual([0, 0, 0, 0]);
