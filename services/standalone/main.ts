@@ -186,14 +186,16 @@ if (embedded !== null) shutdown.add("postgres", () => embedded.stop());
 
 const reachable = (port: number) => `http://${isLoopback(config.host) ? config.host : "127.0.0.1"}:${port}`;
 const reached = { api: reachable(gateway.port), ops: reachable(ops.port) };
-const [oldest] = await listProjects(db);
+const [oldest] = await untilAnswered(log, () => listProjects(db));
 if (oldest === undefined) {
   const project = { name: "First project", plan: "scale", defaultRegion: "us-east" } as const;
-  const made = await createProjectWithKeys(db, seal, { ...project, givenKeys: config.firstKeys });
+  const makeProject = () => createProjectWithKeys(db, seal, { ...project, givenKeys: config.firstKeys });
+  // If its answer is lost, another one is made, since nobody knows the keys of the first.
+  const made = await untilAnswered(log, makeProject);
   say(firstSteps(made, reached, config));
   say(bannerOf(reached, config, made.project.id, walker?.look() ?? null, []));
 } else {
-  say(bannerOf(reached, config, oldest.id, walker?.look() ?? null, await findUnusedKeys()));
+  say(bannerOf(reached, config, oldest.id, walker?.look() ?? null, await untilAnswered(log, findUnusedKeys)));
 }
 isStarted = true;
 

@@ -163,6 +163,7 @@ test.each([
   ["gateway", "secrets_keys"],
   ["worker", "shards"],
   ["delivery", "nodes"],
+  ["standalone", "projects"],
 ])(
   "a %s that loses Postgres while it asks for %s at its start waits, and goes on",
   async (service, table) => {
