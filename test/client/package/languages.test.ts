@@ -1,8 +1,10 @@
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { askVerifier, buildGoVerifier, exampleOf, VERDICTS } from "./verifiers.ts";
+
+setDefaultTimeout(600_000);
 
 /**
  * The examples for other languages, where this machine has the runtime: a test without its runtime counts as skipped.

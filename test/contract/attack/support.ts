@@ -4,6 +4,7 @@ import type { TestGateway, TestProject } from "../../support/gateway.ts";
 
 /** A new connection must be served within this time, whatever other clients do. If held up it would wait for 10 s and more. */
 const AT_ONCE_MS_MAX = 5_000;
+const SERVED_TRIES_MAX = 3;
 const RAW_TIMEOUT_MS = 60_000;
 
 /** The lines of a request's head, without the empty line at its end. */
@@ -52,8 +53,19 @@ export async function expectNoTrace<Result>(
   return result;
 }
 
-/** Expects that a request on a new connection is answered at once: little later than a query to Postgres at the same time. */
+/**
+ * Expects that a request on a new connection is answered at once: little later than a query to Postgres at the same time. A busy machine
+ * may hold up one request or two.
+ */
 export async function expectServed(gateway: TestGateway, project: TestProject): Promise<void> {
+  let laterMs = Number.NaN;
+  for (let tries = 0; tries < SERVED_TRIES_MAX && !(laterMs < AT_ONCE_MS_MAX); tries++)
+    laterMs = await measureServed(gateway, project);
+  expect(laterMs).toBeLessThan(AT_ONCE_MS_MAX);
+}
+
+/** How much later a request is answered than a query to Postgres. */
+async function measureServed(gateway: TestGateway, project: TestProject): Promise<number> {
   const startedAt = performance.now();
   const tookMs = async (act: Promise<unknown>) => {
     await act;
@@ -62,5 +74,5 @@ export async function expectServed(gateway: TestGateway, project: TestProject): 
   const served = exchange(gateway.port, `${head(project, "GET /v2/project", "Connection: close")}\r\n`);
   const [servedMs, asideMs] = await Promise.all([tookMs(served), tookMs(gateway.query("SELECT 1"))]);
   expect(await served).toStartWith("HTTP/1.1 200");
-  expect(servedMs - asideMs).toBeLessThan(AT_ONCE_MS_MAX);
+  return servedMs - asideMs;
 }
