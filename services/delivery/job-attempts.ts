@@ -33,9 +33,9 @@ import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /**
- * On a busy node settlements of the short way gather for 20 ms, or until 32 wait. The delay holds up no other attempt: no class of such a
- * project waits for a permit, and no endpoint hears of its jobs. Settlements that the short way leaves are late by as much, once in
- * LONG_WAY_MS for a project.
+ * On a busy node settlements of the short way gather for 20 ms, or until 32 wait. No class of such a project waits for a permit, and no
+ * endpoint hears of its jobs. Permits come back by as much later, which a project just below its limit may notice. Settlements that the
+ * short way leaves are late by as much, once in LONG_WAY_MS for a project.
  */
 const SETTLE_GATHERING = { gatherMs: 20, gatheredEnough: 32 };
 

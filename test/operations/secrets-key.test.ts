@@ -28,6 +28,7 @@ setDefaultTimeout(900_000);
 const POST_EVERY_MS = 120;
 /** On an idle machine all jobs have ended after some seconds. A lost job never ends. */
 const ENDED_MS = 120_000;
+/** More time than a busy machine takes to deliver a job and all of its events behind those of the load. */
 const DELIVERED_MS = 120_000;
 /** Endpoints of a project without jobs: several pages of them, in the middle of which the command is killed. */
 const QUIET_ENDPOINTS = 2_000;

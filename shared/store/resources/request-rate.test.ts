@@ -261,7 +261,10 @@ const AWAITED_MS = 7 * TICK_MS;
 
 const LOAN_TRIES_MAX = 20;
 
-/** Takes one request and a loan that lasts; `begin` hears of each try. At the end of a tick little or nothing is lent, so the next one is tried. */
+/**
+ * Takes one request and a loan that lasts; `begin` hears of each try. At the end of a tick little or nothing is lent, so the next one is
+ * tried.
+ */
 async function takeLoan(
   wish: Partial<RateQuestion> = {},
   begin: () => void = () => undefined,
