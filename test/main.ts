@@ -65,7 +65,7 @@ const MEMORY_FOLDER = "/dev/shm";
 /** A run's data grows to 0.4 GB. */
 const MEMORY_BYTES_MIN = 2 * 2 ** 30;
 const CONTAINER_START_TIMEOUT_MS = 120_000;
-const TEST_TIMEOUT_MS = 60_000;
+const TEST_TIMEOUT_MS = 240_000;
 const GROUP_TIMEOUT_MS = 3_600_000;
 
 interface Tally {

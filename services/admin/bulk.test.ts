@@ -1,12 +1,10 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { BULK_PREFIX, retypeId } from "../../shared/domain/ids.ts";
 import { listAudit } from "../../shared/store/resources/audit.ts";
 import { createBulk, findBulk } from "../../shared/store/resources/bulk-operations.ts";
 import { startStore, type TestStore } from "../../shared/store/test-support.ts";
 import { keyCause } from "../../test/support/cause.ts";
 import { runCommandLine } from "./command-line.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 beforeAll(async () => {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { REGIONS } from "../../shared/domain/scope.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { untilEnded } from "../../test/flow/support.ts";
@@ -6,8 +6,6 @@ import { until } from "../../test/runtime-contract/until.ts";
 import { type Cell, startCell } from "../../test/support/cell.ts";
 import { startTarget, type Target } from "../../test/support/target.ts";
 import { runCommandLine } from "./command-line.ts";
-
-setDefaultTimeout(120_000);
 
 let cell: Cell;
 let target: Target;

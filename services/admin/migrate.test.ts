@@ -1,10 +1,8 @@
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { createTestDatabase } from "../../test/support/postgres.ts";
 import { startTcpProxy } from "../../test/support/tcp-proxy.ts";
 import { runProgram } from "./test-support.ts";
-
-setDefaultTimeout(120_000);
 
 test("with --wait a migration waits for a Postgres that is not there yet, in one line; without, it ends", async () => {
   const database = await createTestDatabase("migrate_wait");

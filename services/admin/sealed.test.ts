@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX, uuidToId, WEBHOOK_PREFIX } from "../../shared/domain/ids.ts";
 import { PAYLOAD_BYTES_MAX } from "../../shared/domain/job.ts";
@@ -8,8 +8,6 @@ import { listSealed, type RowKey } from "../../shared/store/cell/sealed.ts";
 import { rotateWebhookSecret } from "../../shared/store/resources/webhooks.ts";
 import { startStore, type TestStore } from "../../shared/store/test-support.ts";
 import { replacingUnreadable, resealing, walkSealed } from "./sealed.ts";
-
-setDefaultTimeout(120_000);
 
 const [OLD_KEY, NEW_KEY] = [randomBytes(32), randomBytes(32)];
 const old = createSeal(OLD_KEY);

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, expect, test } from "bun:test";
 import { createLog } from "../../shared/platform/log.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { openCellSeal } from "../../shared/process/cell-seal.ts";
@@ -8,8 +8,6 @@ import { openTestDatabase } from "../../test/support/database.ts";
 import { createMigratedDatabase, type TestDatabase } from "../../test/support/postgres.ts";
 import { runCommandLine } from "./command-line.ts";
 import { createProjectWithKeys } from "./create-project.ts";
-
-setDefaultTimeout(60_000);
 
 const [OLD, NEW, THIRD] = [5, 6, 7].map((byte) => new Uint8Array(32).fill(byte)) as [
   Uint8Array,

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, describe, expect, test } from "bun:test";
 import { type Network, parseNetwork } from "../../shared/domain/address.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import { inTime } from "../../shared/store/test-support.ts";
@@ -7,8 +7,6 @@ import { answerOf, type RawServer, startRawServer } from "../../test/runtime-con
 import { until } from "../../test/runtime-contract/until.ts";
 import type { Resolve } from "./dial.ts";
 import { openOutbound } from "./outbound.ts";
-
-setDefaultTimeout(120_000);
 
 const TIMEOUT_MS = 5_000;
 

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, describe, expect, test } from "bun:test";
 import type net from "node:net";
 import { gzipSync } from "node:zlib";
 import { ERROR_BYTES_MAX } from "../../shared/domain/run.ts";
@@ -6,8 +6,6 @@ import type { Settlement } from "../../shared/store/queue/settle.ts";
 import { answerOf, startRawServer } from "../../test/runtime-contract/raw-server.ts";
 import { type Sending, sendAttempt } from "./job-request.ts";
 import { type Outbound, openOutbound } from "./outbound.ts";
-
-setDefaultTimeout(60_000);
 
 const NOW = Date.parse("2026-05-01T12:00:00.000Z");
 const ATTEMPT_TIMEOUT_MS = 10_000;

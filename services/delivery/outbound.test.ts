@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, describe, expect, test } from "bun:test";
 import type net from "node:net";
 import { ERROR_BYTES_MAX, type Exchange, RESPONSE_BODY_BYTES_MAX } from "../../shared/domain/run.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
@@ -9,8 +9,6 @@ import { countFds, until } from "../../test/runtime-contract/until.ts";
 import { startStopwatch } from "../../test/support/stopwatch.ts";
 import { startBlackhole } from "../../test/support/target-hostile.ts";
 import { type Outbound, type OutboundRequest, openOutbound } from "./outbound.ts";
-
-setDefaultTimeout(60_000);
 
 const INSECURE: TargetRules = { allowInsecure: true, own: [] };
 const SECURE: TargetRules = { allowInsecure: false, own: [] };

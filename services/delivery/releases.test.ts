@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import type { Answer } from "../../shared/bus/messages.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
@@ -8,8 +8,6 @@ import { startStore, type TestStore, until } from "../../shared/store/test-suppo
 import { RequestsPerHost } from "./concurrency.ts";
 import { createReleases } from "./releases.ts";
 import { createStoreRetries } from "./retry-until-answered.ts";
-
-setDefaultTimeout(60_000);
 
 const log = createLog({ name: "test", level: "error" });
 let store: TestStore;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { DueItem } from "../../shared/bus/messages.ts";
 import { REGIONS, type Region } from "../../shared/domain/scope.ts";
 import { setRegionsHeld } from "../../shared/store/cell/holds.ts";
@@ -6,8 +6,6 @@ import { createShards } from "../../shared/store/queue/shards.ts";
 import { testCause } from "../../test/support/cause.ts";
 import { type Cell, startCell } from "../../test/support/cell.ts";
 import { createSilentBusSweep } from "./silent-bus.ts";
-
-setDefaultTimeout(60_000);
 
 const SHARDS_PER_REGION = 8;
 const TICK_EVERY_MS = 50;

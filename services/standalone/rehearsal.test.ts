@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { type Clock, startClock } from "../../shared/platform/clock.ts";
@@ -16,8 +16,6 @@ import { testCause } from "../../test/support/cause.ts";
 import { rehearseDelivery } from "../delivery/rehearsal.ts";
 import { rehearseGateway } from "../gateway/rehearsal.ts";
 import { rehearseWorker } from "../worker/rehearsal.ts";
-
-setDefaultTimeout(120_000);
 
 /** A rehearsal ends within this time on any machine. */
 const LONG_MS = 60_000;

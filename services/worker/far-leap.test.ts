@@ -1,4 +1,4 @@
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
@@ -10,8 +10,6 @@ import { keyCause, MINUTE_MS, scheduleOf } from "../../shared/store/schedule-tes
 import { startStore, until } from "../../shared/store/test-support.ts";
 import { startManualClock } from "../../test/simulation/manual-clock.ts";
 import { startWorker } from "./start.ts";
-
-setDefaultTimeout(120_000);
 
 test("a worker fires schedules after the clock leapt by minutes, and none at first after it leapt by 30 days", async () => {
   const store = await startStore();

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import type { Flow } from "../../shared/domain/flow-key.ts";
@@ -15,8 +15,6 @@ import { acquireShards, createShards, type HeldShard } from "../../shared/store/
 import { changeSchedule, createSchedule, findSchedule } from "../../shared/store/resources/schedules.ts";
 import { inTime, startStore, type TestStore, until } from "../../shared/store/test-support.ts";
 import { Firer } from "./firer.ts";
-
-setDefaultTimeout(120_000);
 
 const SHARD = 3;
 const SECOND_MS = 1_000;

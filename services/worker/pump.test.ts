@@ -1,7 +1,5 @@
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { Pump } from "./pump.ts";
-
-setDefaultTimeout(60_000);
 
 const WAKES = 150;
 const clock = { now: () => performance.now(), stop: () => undefined };

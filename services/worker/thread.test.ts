@@ -1,11 +1,9 @@
-import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { openSettableClock } from "../../test/support/set-clock.ts";
 import { thread } from "./thread.ts";
-
-setDefaultTimeout(60_000);
 
 const folder = mkdtempSync(join(tmpdir(), "jobwheel-thread-"));
 const clock = openSettableClock(join(folder, "clock"));

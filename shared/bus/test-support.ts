@@ -1,7 +1,7 @@
 import type { Log } from "../platform/log.ts";
 import type { Subscription } from "./bus.ts";
 
-const WAIT_MS_MAX = 50_000;
+const WAIT_MS_MAX = 120_000;
 const LOOK_EVERY_MS = 5;
 
 /** Waits until the condition is true. Throws after `waitMs`. */

@@ -1,12 +1,10 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createIdSource, idToUuid } from "../domain/ids.ts";
 import { createSeal } from "../platform/seal/seal.ts";
 import { lookAtKeys } from "../store/cell/secrets-keys.ts";
 import { startStore, type TestStore } from "../store/test-support.ts";
 import { openCellSeal, WrongSecretsKey } from "./cell-seal.ts";
-
-setDefaultTimeout(30_000);
 
 const [A, B, C] = [randomBytes(32), randomBytes(32), randomBytes(32)];
 const printOf = (key: Uint8Array) => createSeal(key).fingerprints[0];

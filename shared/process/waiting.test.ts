@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import pg from "pg";
 import { openTestDatabase, PATIENT } from "../../test/support/database.ts";
 import { claimPort } from "../../test/support/port.ts";
@@ -11,8 +11,6 @@ import { createLog } from "../platform/log.ts";
 import { migrate } from "../store/cell/migrate.ts";
 import { openDatabase } from "../store/database/database.ts";
 import { waitForDatabase } from "./service.ts";
-
-setDefaultTimeout(120_000);
 
 const WAIT_MS_MAX = 60_000;
 const LOOK_EVERY_MS = 20;

@@ -19,7 +19,7 @@ import { isLast, settleOrdinary } from "./queue/settle-ordinary.ts";
 import { createJobs, type JobToCreate } from "./resources/job-creation.ts";
 import { createProject } from "./resources/projects.ts";
 
-const WAIT_MS_MAX = 50_000;
+const WAIT_MS_MAX = 120_000;
 const LOOK_EVERY_MS = 5;
 
 export interface Flow {

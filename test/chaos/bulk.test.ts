@@ -11,7 +11,7 @@ import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTarget, type Target } from "../support/target.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 const JOBS = 600;
 const PER_SECOND = 60;

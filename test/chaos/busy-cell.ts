@@ -40,7 +40,7 @@ export const TIMEOUT_MS = 90_000;
 /** An attempt whose node is not proved dead is rescued this long after its deadline. */
 export const RESCUE_GRACE_MS = 30_000;
 const SLOW_MS = 150;
-export const DRAINED_MS = 60_000;
+export const DRAINED_MS = 180_000;
 export const FROZEN = "delivery-a";
 
 const secretsKey = randomBytes(32);

@@ -30,7 +30,7 @@ const LEASE_TTL_MS = 3_000;
 const POST_EVERY_MS = 25;
 /** How many more jobs are attempted between two kills, and while a process is dead. */
 const JOBS_BETWEEN = 60;
-const DRAINED_MS = 60_000;
+const DRAINED_MS = 180_000;
 /** Waits of 5 s become 250 ms, so that a refused delivery comes again while the killing goes on. */
 const RETRY_SCALE = "0.05";
 /** Every fourth job fails for good, and every fifth delivery is refused at first. */
@@ -138,7 +138,7 @@ describe("events, when every process is killed in turn under load", () => {
     await using running = load.begin(job, POST_EVERY_MS, heard);
     const more = (target: Target, countMore: number) => {
       const enough = target.arrivals.length + countMore;
-      return target.until((arrivals) => arrivals.length >= enough, 60_000);
+      return target.until((arrivals) => arrivals.length >= enough, DRAINED_MS);
     };
     for (const name of [
       "delivery",

@@ -1,10 +1,8 @@
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { until } from "../flow/support.ts";
-
-setDefaultTimeout(60_000);
 
 /** Longer than connecting may take, and shorter than the rescue of an attempt past its deadline. */
 const FROZEN_MS = 11_000;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createIdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
@@ -14,8 +14,6 @@ import { createMigratedDatabase, type TestDatabase } from "../support/postgres.t
 import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
-
-setDefaultTimeout(120_000);
 
 /** The gateway's statement reaches the database, and the database's answer never reaches the gateway, which is then killed. */
 

@@ -46,7 +46,7 @@ export const NOTHING: Findings = {
  */
 const STORE_TIME_MS = 1_800;
 const EXCUSE_MS_MIN = STORE_TIME_MS / 2;
-const DRAINED_MS = 90_000;
+const DRAINED_MS = 180_000;
 const SCHEDULE_EVERY_MS = 30_000;
 /** How far the clocks of processes on one machine may be apart. */
 const CLOCK_MS = 5;

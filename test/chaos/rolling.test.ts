@@ -3,7 +3,7 @@ import { CHECKOUT } from "../support/service-process.ts";
 import { type RollingCell, startRollingCell } from "./rolling-cell.ts";
 import { endAndJudge, NOTHING } from "./rolling-findings.ts";
 
-setDefaultTimeout(240_000);
+setDefaultTimeout(600_000);
 
 /** A worker that stops may delay jobs by one second, as promised; the other second is for a busy machine. */
 const LATE_MS_MAX = 2_000;

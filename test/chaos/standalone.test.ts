@@ -12,7 +12,7 @@ setDefaultTimeout(600_000);
 
 const JOBS = 500;
 /** A busy machine answers some of so many requests with 503 for a while. These are repeated. */
-const POSTED_MS = 60_000;
+const POSTED_MS = 180_000;
 const ANSWER_AFTER_MS = 400;
 /** The time since the kill: the restart with the recovery of Postgres, and the second attempts of the lost ones. */
 const RECOVERY_MS = 60_000;

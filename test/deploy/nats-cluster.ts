@@ -18,7 +18,7 @@ export interface NatsCluster {
 }
 
 const PASSWORD = "wheel";
-const READY_TIMEOUT_MS = 45_000;
+const READY_TIMEOUT_MS = 180_000;
 const LOOK_EVERY_MS = 50;
 const STARTS_MAX = 5;
 

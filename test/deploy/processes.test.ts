@@ -20,7 +20,7 @@ import { type NatsCluster, startNatsCluster } from "./nats-cluster.ts";
 
 setDefaultTimeout(200_000);
 
-const READY_TIMEOUT_MS = 90_000;
+const READY_TIMEOUT_MS = 180_000;
 const LOOK_EVERY_MS = 20;
 const SERVICES = ["gateway", "worker", "delivery"] as const;
 

@@ -18,7 +18,7 @@ export interface Prometheus {
   stop(): Promise<void>;
 }
 
-const START_TIMEOUT_MS = 45_000;
+const START_TIMEOUT_MS = 120_000;
 const EVERY = "500ms";
 
 /** Starts Prometheus. `targets` are addresses by service, which get the labels of deploy/compose/prometheus.yml. */

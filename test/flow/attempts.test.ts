@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createHmac } from "node:crypto";
 import { retryCeilingMs } from "../../shared/domain/backoff.ts";
 import { ENVIRONMENTS, REGIONS } from "../../shared/domain/scope.ts";
@@ -7,8 +7,6 @@ import { type Cell, startCell } from "../support/cell.ts";
 import { type PauseWatch, watchPauses } from "../support/pauses.ts";
 import { startTarget } from "../support/target.ts";
 import { retried, retry, signatureOf, until, untilEnded, untilJob } from "./support.ts";
-
-setDefaultTimeout(60_000);
 
 /** The region whose attempts time out soon. */
 const IMPATIENT = "ap-southeast";

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { sendProjectChange } from "../../shared/bus/hints.ts";
 import type { BulkAction, BulkFilter } from "../../shared/domain/bulk.ts";
@@ -13,8 +13,6 @@ import { startTarget, type Target } from "../support/target.ts";
 import { repeatedArrivals, until, untilAllEnded } from "./support.ts";
 
 /** Bulk operations through a whole cell: attempts that a worker makes owed are sent in the ordinary ways. */
-
-setDefaultTimeout(120_000);
 
 const MINUTE_MS = 60_000;
 const ids = createIdSource(randomBytes);

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { UNSENT_RUN_ERROR } from "../../shared/domain/run.ts";
 import { cancelJob } from "../../shared/store/resources/jobs-by-hand.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
@@ -7,8 +7,6 @@ import { keyCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { retried, until, untilEnded, untilJob } from "./support.ts";
-
-setDefaultTimeout(60_000);
 
 let cell: Cell;
 beforeAll(async () => {

@@ -1,9 +1,7 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { repeatedArrivals, untilAllEnded, untilEnded } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 const SLOW_MS = 60;
 const PROBES = 7;

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import type { Beat } from "../../shared/bus/messages.ts";
 import { createLog } from "../../shared/platform/log.ts";
@@ -8,8 +8,6 @@ import { openTestDatabase } from "../support/database.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 import { until } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 const LEASE_MS = 2_000;
 /** The cut is longer than a lease, and longer than a node waits for a worker's beat. */

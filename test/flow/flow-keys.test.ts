@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { explainWait, type Waiting } from "../../shared/domain/explain.ts";
 import { createIdSource, idTimeMs, RUN_PREFIX } from "../../shared/domain/ids.ts";
@@ -17,8 +17,6 @@ import { keyCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { until, untilAllEnded } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 let cell: Cell;
 beforeAll(async () => {

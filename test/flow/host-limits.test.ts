@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import pg from "pg";
 import { clearHostLimit, setHostLimit } from "../../shared/store/cell/host-limits.ts";
 import { testCause } from "../support/cause.ts";
@@ -6,8 +6,6 @@ import { type Cell, startCell } from "../support/cell.ts";
 import { startOverlapTarget } from "../support/overlap-target.ts";
 import { watchPauses } from "../support/pauses.ts";
 import { until } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 const HOST = "127.0.0.1";
 /** Every node keeps a new limit within this time. */

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import pg from "pg";
 import type { Answers } from "../../shared/bus/messages.ts";
@@ -9,8 +9,6 @@ import { type Database, StoreUnavailable } from "../../shared/store/database/dat
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { repeatedArrivals, until, untilAllEnded, untilEnded, untilJob } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 let cell: Cell;
 const targets: Target[] = [];

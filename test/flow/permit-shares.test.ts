@@ -1,9 +1,7 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { type Cell, startCell } from "../support/cell.ts";
 import { type OverlapArrival, startOverlapTarget } from "../support/overlap-target.ts";
 import { until, untilAllEnded } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 const LIMIT = 10;
 const JOBS = 300;

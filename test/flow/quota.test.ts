@@ -1,12 +1,10 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { idToUuid } from "../../shared/domain/ids.ts";
 import { changeProject, countMonthRuns, type ProjectRow } from "../../shared/store/resources/projects.ts";
 import { testCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { repeatedArrivals, until, untilAllEnded } from "./support.ts";
-
-setDefaultTimeout(60_000);
 
 const INCLUDED = 10_000;
 const LEFT = 25;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createIdSource, REQUEST_PREFIX, SCHEDULE_PREFIX } from "../../shared/domain/ids.ts";
 import { HOME_REGION } from "../../shared/domain/plan.ts";
@@ -15,8 +15,6 @@ import {
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 import { until } from "./support.ts";
-
-setDefaultTimeout(60_000);
 
 const SECOND_MS = 1_000;
 const MINUTE_MS = 60_000;

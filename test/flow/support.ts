@@ -14,7 +14,7 @@ import { watchPauses } from "../support/pauses.ts";
 import type { Arrival } from "../support/target.ts";
 
 const LOOK_EVERY_MS = 20;
-const UNTIL_TIMEOUT_MS = 50_000;
+const UNTIL_TIMEOUT_MS = 120_000;
 const TERMINAL = ["succeeded", "failed", "canceled"];
 
 /** Repeats `find` until it answers something. Rejects with an error of `find`, or if it has found nothing in time. */

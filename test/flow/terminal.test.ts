@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import net from "node:net";
@@ -11,8 +11,6 @@ import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { runInTerminal, STANDALONE, standaloneSettings, type Terminal } from "../support/terminal.ts";
 import { until } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 const CANARY = "canary";
 /** A production key that is in no database. */

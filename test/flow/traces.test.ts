@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { formatTraceparent, type TraceContext, traceIdOf } from "../../shared/domain/trace.ts";
@@ -12,8 +12,6 @@ import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { type Arrival, startTarget } from "../support/target.ts";
 import { makeGate, until } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 const PAYLOAD_MARK = "payload-0cf3";
 const PATH_MARK = "path-91ab";

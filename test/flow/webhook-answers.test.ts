@@ -1,11 +1,9 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type net from "node:net";
 import { answerOf, type RawServer, startRawServer } from "../runtime-contract/raw-server.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { until, untilEnded } from "./support.ts";
-
-setDefaultTimeout(60_000);
 
 const WEBHOOK_TIMEOUT_MS = 8_000;
 /** The scale turns waits of 5 s into 50 ms, and 48 h into half an hour. */

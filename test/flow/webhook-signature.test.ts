@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -23,8 +23,6 @@ import { rotateWebhookSecret } from "../../shared/store/resources/webhooks.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { type Arrival, startTarget, type Target } from "../support/target.ts";
 import { signatureOf, until, untilEnded } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 let cell: Cell;
 let target: Target;

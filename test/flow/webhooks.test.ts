@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { Webhook } from "standardwebhooks";
 import { EVENT_PREFIX, retypeId } from "../../shared/domain/ids.ts";
 import { cancelJob } from "../../shared/store/resources/jobs-by-hand.ts";
@@ -6,8 +6,6 @@ import { keyCause } from "../support/cause.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { signatureOf, untilEnded } from "./support.ts";
-
-setDefaultTimeout(120_000);
 
 let cell: Cell;
 beforeAll(async () => {

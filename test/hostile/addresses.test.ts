@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { type Network, parseNetwork } from "../../shared/domain/address.ts";
@@ -13,8 +13,6 @@ import {
   SPECIAL_ADDRESSES,
 } from "./refused-addresses.ts";
 import type { Dialling } from "./refused-dialling.ts";
-
-setDefaultTimeout(120_000);
 
 const RULES = { allowInsecure: false, own: [ownAddressOf(OWN_URL)] };
 const OWN_HOST = /jobwheel\.example/i;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import net from "node:net";
 import { join } from "node:path";
 import type { TlsOptions } from "node:tls";
@@ -6,8 +6,6 @@ import { type Authority, makeAuthority } from "../runtime-contract/certificates.
 import { answerOf, type RawServer, startRawServer } from "../runtime-contract/raw-server.ts";
 import { startCertifiedTargets } from "../support/target-certificates.ts";
 import type { CertifiedRuns } from "./certified-runs.ts";
-
-setDefaultTimeout(60_000);
 
 /** A name that has its own certificate; every name resolves to this machine. */
 const NAME = "right.example";

@@ -1,9 +1,7 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { makeGate, repeatedArrivals, until, untilAllEnded, untilEnded } from "../flow/support.ts";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget, type Target } from "../support/target.ts";
-
-setDefaultTimeout(120_000);
 
 let cell: Cell;
 const targets: Target[] = [];

@@ -1,12 +1,10 @@
-import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import net from "node:net";
 import { RevealedWebhook } from "../../shared/contract/webhook.ts";
 import { Figures } from "../../shared/domain/insights/figures.ts";
 import { Hosts } from "../../shared/domain/insights/hosts.ts";
 import { until } from "../runtime-contract/until.ts";
 import { readAs, startTestGateway, type TestGateway, type TestProject } from "../support/gateway.ts";
-
-setDefaultTimeout(120_000);
 
 /** More projects than have room in Postgres at once. */
 const FLOODING_PROJECTS = 5;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { SQL } from "bun";
 import { type CreatedProject, createProjectWithKeys } from "../../services/admin/create-project.ts";
@@ -15,8 +15,6 @@ import { type ServiceProcess, startService } from "../support/service-process.ts
  * No log line holds a customer's values, even if Postgres refuses to write the values and names them: in its error's
  * message, in the detail, and in the parameters that the query builder passes along.
  */
-
-setDefaultTimeout(120_000);
 
 const CANARY = "canary";
 /** The errors of a refusing table: 23514 names the whole row as its detail, 22P02 quotes the value, 53100 is an outage. */

@@ -21,8 +21,8 @@ export const LEASE_TTL_MS = 2_000;
  * What an operator asks for has happened by then. On an idle machine it takes a second or two. Without the operator's word the lost
  * attempts would wait for their own timeout of 900 s.
  */
-export const SOON_MS = 20_000;
-const DRAINED_MS = 60_000;
+export const SOON_MS = 60_000;
+const DRAINED_MS = 180_000;
 /** The interval between two jobs of a stream. */
 const POST_EVERY_MS = 200;
 /**

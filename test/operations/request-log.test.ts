@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
@@ -9,8 +9,6 @@ import { createMigratedDatabase, type TestDatabase } from "../support/postgres.t
 import { fetchServed } from "../support/served.ts";
 import { type ServiceProcess, startService } from "../support/service-process.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
-
-setDefaultTimeout(120_000);
 
 const UNSERVED = 20;
 /** A payload's text of letters, since the digits of a time or a duration could match a number by chance. */

@@ -13,13 +13,13 @@ import {
   startRestorableCell,
 } from "./restorable-cell.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 /** The number of arrivals at the target between two steps. */
 const BETWEEN = 40;
 /** No attempt may arrive for so long while the cell is held; a sweep comes each second. */
 const HELD_MS = 2_000;
-const ENDED_MS = 60_000;
+const ENDED_MS = 180_000;
 /** The number of schedules that are overdue before the services start; one more becomes overdue every 5 s. */
 const MISSED = 2;
 

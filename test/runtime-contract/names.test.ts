@@ -1,8 +1,6 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { dns } from "bun";
 import { startNameServer } from "./name-server.ts";
-
-setDefaultTimeout(60_000);
 
 let server: Awaited<ReturnType<typeof startNameServer>>;
 beforeAll(async () => {

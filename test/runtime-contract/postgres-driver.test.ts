@@ -1,9 +1,7 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import pg from "pg";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
 import { until } from "./until.ts";
-
-setDefaultTimeout(60_000);
 
 let database: TestDatabase;
 let pool: pg.Pool;

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, describe, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
 import net from "node:net";
 import { tmpdir } from "node:os";
@@ -6,8 +6,6 @@ import { join } from "node:path";
 import { startBlackhole } from "../support/target-hostile.ts";
 import { startRawServer } from "./raw-server.ts";
 import { countFds, until } from "./until.ts";
-
-setDefaultTimeout(60_000);
 
 /** More bytes than the system accepts from a write while the other side does not read. */
 const LARGE = Buffer.alloc(8_000_000, "x");

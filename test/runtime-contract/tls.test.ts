@@ -1,12 +1,10 @@
-import { afterAll, afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, afterEach, describe, expect, test } from "bun:test";
 import net from "node:net";
 import tls, { type TlsOptions } from "node:tls";
 import { claimPort } from "../support/port.ts";
 import { makeAuthority } from "./certificates.ts";
 import { answerOf, startRawServer } from "./raw-server.ts";
 import { countFds, until } from "./until.ts";
-
-setDefaultTimeout(30_000);
 
 const authority = makeAuthority();
 afterAll(() => authority.remove());

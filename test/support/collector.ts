@@ -26,7 +26,7 @@ export interface CollectedSpan {
   notes: string[];
 }
 
-const UNTIL_TIMEOUT_MS = 20_000;
+const UNTIL_TIMEOUT_MS = 120_000;
 const ERROR_STATUS = 2;
 
 export function startCollector(

@@ -2,7 +2,7 @@ import { createLog } from "../../shared/platform/log.ts";
 import { openDatabase, type PooledDatabase } from "../../shared/store/database/database.ts";
 
 /** Many callers may wait for few connections, and a slow machine is no outage of Postgres. */
-const CONNECT_TIMEOUT_MS = 20_000;
+const CONNECT_TIMEOUT_MS = 60_000;
 
 /** Settings of a session whose statements and transactions may wait for as long as a test lets them wait for a lock. */
 export const PATIENT = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=60s";

@@ -6,8 +6,8 @@ import { createInterface } from "node:readline";
 import { findNatsServer } from "./nats-binary.ts";
 import { claimPort } from "./port.ts";
 
-const START_TIMEOUT_MS = 30_000;
-const STOP_TIMEOUT_MS = 10_000;
+const START_TIMEOUT_MS = 120_000;
+const STOP_TIMEOUT_MS = 60_000;
 const LOG_LINES_KEPT = 20;
 
 export interface NatsServer {

@@ -23,7 +23,7 @@ const PACKAGES = [
   ...["pgbouncer", "libc6", "libevent-2.1-7t64", "libssl3t64", "libcares2", "libpam0g", "libsystemd0"],
   ...["libaudit1", "libcap-ng0", "libcap2", "libzstd1", "zlib1g"],
 ];
-const READY_TIMEOUT_MS = 20_000;
+const READY_TIMEOUT_MS = 120_000;
 const LOOK_EVERY_MS = 20;
 
 /** A PgBouncer between services and their Postgres, set as in deploy/postgres/pooler.yaml. */

@@ -29,7 +29,7 @@ import { startTcpProxy, type TcpProxy } from "./tcp-proxy.ts";
 
 /** The standby's name, by which the primary waits for it. */
 const STANDBY = "standby";
-const READY_TIMEOUT_MS = 60_000;
+const READY_TIMEOUT_MS = 180_000;
 const LOOK_EVERY_MS = 50;
 /** A primary that is alive and has not answered for so long does not come back by itself. */
 const STANDS_STILL_MS = 30_000;

@@ -18,7 +18,7 @@ export interface ServiceProcess {
   startAgain(otherCheckout?: string): Promise<void>;
 }
 
-const READY_TIMEOUT_MS = 60_000;
+const READY_TIMEOUT_MS = 180_000;
 const LOOK_EVERY_MS = 50;
 /** The folder of this version. */
 export const CHECKOUT = dirname(dirname(import.meta.dir));

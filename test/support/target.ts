@@ -22,7 +22,7 @@ export interface Target {
   stop(): Promise<void>;
 }
 
-const UNTIL_TIMEOUT_MS = 20_000;
+const UNTIL_TIMEOUT_MS = 120_000;
 
 export function startTarget(
   answer: (arrival: Arrival) => Response | Promise<Response> = () => new Response("ok"),

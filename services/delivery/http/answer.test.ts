@@ -1,4 +1,4 @@
-import { describe, expect, setDefaultTimeout, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
@@ -6,8 +6,6 @@ import { ERROR_BYTES_MAX, RESPONSE_BODY_BYTES_MAX } from "../../../shared/domain
 import { measureGrowth } from "../../../test/support/growth.ts";
 import { AnswerReader } from "./answer.ts";
 import { RULES, readInPieces } from "./test-support.ts";
-
-setDefaultTimeout(60_000);
 
 const bytesOf = (text: string) => Buffer.from(text, "latin1");
 const ANSWERS = RULES.flatMap(({ answers }) => answers);

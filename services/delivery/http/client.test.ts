@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, describe, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import net from "node:net";
 import { tmpdir } from "node:os";
@@ -14,8 +14,6 @@ import type { Resolve } from "../dial.ts";
 import { type Outbound, type OutboundRequest, openOutbound } from "../outbound.ts";
 import { Client } from "./client.ts";
 import type { Reached } from "./reach.ts";
-
-setDefaultTimeout(60_000);
 
 const closing: (() => unknown)[] = [];
 afterEach(async () => {

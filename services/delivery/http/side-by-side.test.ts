@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 // Bun replaces the bare name `undici` by a stub.
 import { Agent } from "undici/index.js";
 import { RESPONSE_BODY_BYTES_MAX } from "../../../shared/domain/run.ts";
@@ -6,8 +6,6 @@ import { startRawServer } from "../../../test/runtime-contract/raw-server.ts";
 import { HOSTILE_KINDS } from "../../../test/support/target-hostile.ts";
 import { openOutbound } from "../outbound.ts";
 import { RULES } from "./test-support.ts";
-
-setDefaultTimeout(120_000);
 
 /** Enough for exchanges that end by themselves, and for exchanges that do not. */
 const TIMEOUT_MS = 30_000;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { PER_SECOND_BOUNDS, pagesOf } from "../../../shared/domain/bulk.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
 import type { ProjectNo, Scope } from "../../../shared/domain/scope.ts";
@@ -16,8 +16,6 @@ import { firingOf, lastMinute, MINUTE_MS, scheduleOf } from "../../../shared/sto
 import { startStore, type TestStore } from "../../../shared/store/test-support.ts";
 import { keyCause } from "../../../test/support/cause.ts";
 import { askFor, type BulkWish, bulkOf, SHARD, startWorkerOf, type TestWorker } from "./test-support.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let project: ProjectNo;

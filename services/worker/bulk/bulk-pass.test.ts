@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { createInProcessBus } from "../../../shared/bus/in-process.ts";
 import type { Command } from "../../../shared/bus/messages.ts";
 import { idToUuid } from "../../../shared/domain/ids.ts";
@@ -18,8 +18,6 @@ import {
   startWorkerOf,
   type TestWorker,
 } from "./test-support.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

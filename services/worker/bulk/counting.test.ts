@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import {
   type BulkAction,
@@ -26,8 +26,6 @@ import { failedWith, settlementOf, startStore, type TestStore } from "../../../s
 import { HOSTILE_TEXTS } from "../../../test/contract/attack/hostile-values.ts";
 import { keyCause } from "../../../test/support/cause.ts";
 import { addFailedJobs, askFor, bulkOf, ids, startWorkerOf, type TestWorker } from "./test-support.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { idToUuid, RUN_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import type { ProjectNo, Scope } from "../../../shared/domain/scope.ts";
 import { type Database, StoreUnavailable } from "../../../shared/store/database/database.ts";
@@ -18,8 +18,6 @@ import {
   startWorkerOf,
   type TestWorker,
 } from "./test-support.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

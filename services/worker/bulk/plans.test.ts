@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import type { BulkAction, BulkFilter } from "../../../shared/domain/bulk.ts";
 import { idToUuid, SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
@@ -8,8 +8,6 @@ import { startStore, type TestStore } from "../../../shared/store/test-support.t
 import { askFor, bulkOf, startWorkerOf, type TestWorker } from "./test-support.ts";
 
 /** A page of a bulk operation reads what it looks at, however many other jobs and runs there are. */
-
-setDefaultTimeout(120_000);
 
 const JOBS = 40_000;
 const SCHEDULE = "00000000-0000-0000-0000-00000000000a";

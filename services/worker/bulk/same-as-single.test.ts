@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { idToUuid, RUN_PREFIX, SCHEDULE_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { addEndpoint } from "../../../shared/store/delivery-test-support.ts";
@@ -9,8 +9,6 @@ import { keyCause } from "../../../test/support/cause.ts";
 import { askFor, ids, startWorkerOf, type TestWorker } from "./test-support.ts";
 
 /** A bulk operation does to each job what the route for one job does, row for row. */
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { createLog } from "../../../shared/platform/log.ts";
 import type { Cell } from "../../../shared/process/cell.ts";
 import { declareNodeDead } from "../../../shared/store/cell/nodes.ts";
@@ -9,8 +9,6 @@ import { openTestDatabase } from "../../../test/support/database.ts";
 import { ClockWatch } from "./clock-watch.ts";
 import { listDuties } from "./duties.ts";
 import { createInsights } from "./insights.ts";
-
-setDefaultTimeout(60_000);
 
 const MINUTE_MS = 60_000;
 const DAY_MS = 86_400_000;

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, expect, test } from "bun:test";
 import { PROJECT_PREFIX, uuidToId } from "../../../shared/domain/ids.ts";
 import type { Plan } from "../../../shared/domain/plan.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
@@ -11,8 +11,6 @@ import { settlementOf, startStore, type TestStore } from "../../../shared/store/
 import { testCause } from "../../../test/support/cause.ts";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { retainRuns } from "./retention.ts";
-
-setDefaultTimeout(60_000);
 
 const DAY_MS = 86_400_000;
 const log = createLog({ name: "test", level: "silent" });

@@ -1,4 +1,4 @@
-import { setDefaultTimeout, test } from "bun:test";
+import { test } from "bun:test";
 import { createInProcessBus } from "../../../shared/bus/in-process.ts";
 import { createLog } from "../../../shared/platform/log.ts";
 import { setRegionsHeld } from "../../../shared/store/cell/holds.ts";
@@ -6,8 +6,6 @@ import { until } from "../../../test/flow/support.ts";
 import { testCause } from "../../../test/support/cause.ts";
 import { startCell } from "../../../test/support/cell.ts";
 import { startTarget } from "../../../test/support/target.ts";
-
-setDefaultTimeout(60_000);
 
 const JOBS = 40;
 /** Longer than a lane waits after a claim that was refused for a hold, and for the sweep that makes it ask again. */

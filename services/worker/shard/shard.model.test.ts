@@ -1,4 +1,4 @@
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, test } from "bun:test";
 import fc from "fast-check";
 import type { Answer, Due, DueItem, FreedPermits, OwedAttempt } from "../../../shared/bus/messages.ts";
 import { FLOW_CLASSES } from "../../../shared/domain/flow-class.ts";
@@ -8,8 +8,6 @@ import { newJobId, sweptOf } from "../test-support.ts";
 import type { Entry, RememberedLane } from "./remembered-lane.ts";
 import { Shard } from "./shard.ts";
 import { Timers } from "./timers.ts";
-
-setDefaultTimeout(120_000);
 
 /**
  * A shard and a dispatcher over a database that is a list, with every message in the tester's hand: it may come late,

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, describe, expect, test } from "bun:test";
 import { type AddressInfo, createServer, type Socket } from "node:net";
 import { type CollectedSpan, startCollector } from "../../../test/support/collector.ts";
 import { startStopwatch } from "../../../test/support/stopwatch.ts";
@@ -7,8 +7,6 @@ import type { Log } from "../log.ts";
 import { startRecorder } from "./recorder.ts";
 import { startTraces } from "./start.ts";
 import { type Beginning, chooseTraces, NO_TRACES, type Recorder, type Traces } from "./traces.ts";
-
-setDefaultTimeout(30_000);
 
 const PARENT = { traceId: "4bf92f3577b34da6a3ce929d0e0e4736", spanId: "00f067aa0ba902b7", isSampled: true };
 const ID = "req_01m7ybr3kgsnpd4n830jn3f3ba";

@@ -1,11 +1,9 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { testCause } from "../../../test/support/cause.ts";
 import { PROJECT_PREFIX, uuidToId } from "../../domain/ids.ts";
 import { REGIONS } from "../../domain/scope.ts";
 import { startStore, type TestStore, WAYS } from "../test-support.ts";
 import { listHeldRegions, setProjectHeld, setRegionsHeld } from "./holds.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

@@ -1,10 +1,8 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { testCause } from "../../../test/support/cause.ts";
 import { listAudit } from "../resources/audit.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { clearHostLimit, listHostLimits, setHostLimit } from "./host-limits.ts";
-
-setDefaultTimeout(120_000);
 
 let store: TestStore;
 beforeAll(async () => {

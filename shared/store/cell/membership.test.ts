@@ -1,12 +1,10 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import { noteClock } from "../database/clock-watch.ts";
 import { settleAttempts } from "../queue/settle.ts";
 import { settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { joinCell, NameTaken } from "./membership.ts";
 import { beatNode, declareNodeDead, findLivingNode, listLostAttempts, listNodes } from "./nodes.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 beforeAll(async () => {

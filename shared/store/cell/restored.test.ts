@@ -1,12 +1,10 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { testCause } from "../../../test/support/cause.ts";
 import { REGIONS } from "../../domain/scope.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { listHeldRegions, setRegionsHeld } from "./holds.ts";
 import { beatNode, purgeNodes } from "./nodes.ts";
 import { holdIfRestored, isNoted, noteHere } from "./restored.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 beforeEach(async () => {

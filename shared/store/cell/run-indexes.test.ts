@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { createIdSource, SCHEDULE_PREFIX } from "../../domain/ids.ts";
 import journal from "../database/migrations/meta/_journal.json" with { type: "json" };
 import { settleAttempts } from "../queue/settle.ts";
@@ -7,8 +7,6 @@ import { listRuns } from "../resources/run-list.ts";
 import { createRunPartitions } from "../retention/retention.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { migrate } from "./migrate.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 beforeAll(async () => {

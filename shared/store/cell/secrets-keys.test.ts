@@ -1,11 +1,9 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { testCause } from "../../../test/support/cause.ts";
 import { askTime } from "../database/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { lookAtCell } from "./cell.ts";
 import { type CellKeys, lookAtKeys, loseKey, noteKeys, retireKeys } from "./secrets-keys.ts";
-
-setDefaultTimeout(120_000);
 
 const YEAR_MS = 365 * 86_400_000;
 

@@ -1,10 +1,8 @@
-import { afterAll, afterEach, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, afterEach, beforeAll, expect, test } from "bun:test";
 import net from "node:net";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { type PooledDatabase, StoreUnavailable } from "./database.ts";
-
-setDefaultTimeout(60_000);
 
 const ROW_MESSAGE = "D".charCodeAt(0);
 /** The message that a pooler writes to its client when the server dies. */

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { join } from "node:path";
 import { getTableConfig, type PgTable } from "drizzle-orm/pg-core";
 import { openTestDatabase } from "../../../test/support/database.ts";
@@ -14,8 +14,6 @@ import * as history from "./schema/history.ts";
 import * as jobs from "./schema/jobs.ts";
 import * as resources from "./schema/resources.ts";
 import * as shards from "./schema/shards.ts";
-
-setDefaultTimeout(120_000);
 
 let store: TestStore;
 beforeAll(async () => {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { INSIGHT_PERIODS } from "../../domain/insights/levels.ts";
 import { explain, recordStatements } from "../plan-test-support.ts";
 import { settlementOf, settleShortFirst, startStore, type TestStore } from "../test-support.ts";
@@ -11,8 +11,6 @@ import { takeStep } from "./roll-up.ts";
 import { skipToNextBucket, skipToNextJobs } from "./skipping.ts";
 import { outsetOf, rollUp } from "./test-support.ts";
 import { findWaiting } from "./waiting.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 beforeAll(async () => {

@@ -1,9 +1,7 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { countWaiting } from "../../domain/insights/waiting.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { findWaiting } from "./waiting.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 beforeAll(async () => {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import type { Flow } from "../../domain/flow-key.ts";
 import { declareNodeDead } from "../cell/nodes.ts";
@@ -15,8 +15,6 @@ import {
 } from "../test-support.ts";
 import { type Claim, type Claimed, NodeDeclaredDead } from "./claim.ts";
 import type { Settlement } from "./settle.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let way: Way;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type pg from "pg";
 import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
@@ -23,8 +23,6 @@ import { startStore, type TestStore } from "../test-support.ts";
 import { type Claimed, NodeDeclaredDead } from "./claim.ts";
 import { claimDeliveries, type GrantedDelivery } from "./delivery-claim.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
-
-setDefaultTimeout(60_000);
 
 const WINDOW_MS = 48 * 3_600_000;
 

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
 import {
@@ -16,8 +16,6 @@ import { failedWith, settlementOf, startStore, type TestStore } from "../test-su
 import { claimDeliveries } from "./delivery-claim.ts";
 import { settleDeliveries } from "./delivery-settle.ts";
 import { settleAttempts } from "./settle.ts";
-
-setDefaultTimeout(120_000);
 
 const JOBS = 150;
 const JOBS_PER_ROUND = 6;

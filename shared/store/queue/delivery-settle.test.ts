@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import { listLostDeliveries } from "../cell/nodes.ts";
 import { noteClock } from "../database/clock-watch.ts";
@@ -20,8 +20,6 @@ import {
 import { startStore, type TestStore } from "../test-support.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
 import { type DeliverySettlement, settleDeliveries } from "./delivery-settle.ts";
-
-setDefaultTimeout(60_000);
 
 const WINDOW_MS = 48 * 3_600_000;
 const HOUR_MS = 3_600_000;

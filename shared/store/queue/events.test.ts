@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { EVENT_PREFIX, idToUuid, retypeId } from "../../domain/ids.ts";
 import {
@@ -16,8 +16,6 @@ import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimDeliveries } from "./delivery-claim.ts";
 import { settleAttempts } from "./settle.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

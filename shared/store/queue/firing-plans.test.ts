@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import { REPLACED_JOBS_MAX } from "../../domain/schedule.ts";
 import { explain, recordStatements } from "../plan-test-support.ts";
@@ -7,8 +7,6 @@ import { firingOf, keyCause, scheduleOf, takeShard } from "../schedule-test-supp
 import { startStore, type TestStore } from "../test-support.ts";
 import { fireBoundSchedules, fireSchedules } from "./firings.ts";
 import { createShards } from "./shards.ts";
-
-setDefaultTimeout(120_000);
 
 const SHARD = 3;
 const TABLES = ["open_jobs", "firings", "schedules"];

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
 import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid, JOB_PREFIX, uuidToId } from "../../domain/ids.ts";
@@ -18,8 +18,6 @@ import {
 import type { Claim, GrantedAttempt } from "./claim.ts";
 import { HEADS } from "./flow-gates.ts";
 import { emptyGateCalls } from "./gate-calls.ts";
-
-setDefaultTimeout(120_000);
 
 let store: TestStore;
 let nodes: number[];

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { FLOW_CONCURRENCY_BOUNDS, FLOW_KEYS_KEPT_MAX, type Flow } from "../../domain/flow-key.ts";
 import { idToUuid } from "../../domain/ids.ts";
@@ -15,8 +15,6 @@ import { claimKeyed } from "./claim-keyed.ts";
 import { purgeFlowKeys } from "./flow-key-purge.ts";
 import { emptyGateCalls } from "./gate-calls.ts";
 import { parkAttempts } from "./parking.ts";
-
-setDefaultTimeout(120_000);
 
 let store: TestStore;
 let nodeId: number;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { explain, recordStatements } from "../plan-test-support.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimWhole } from "./claim.ts";
@@ -6,8 +6,6 @@ import { claimKeyed } from "./claim-keyed.ts";
 import { settleAttempts } from "./settle.ts";
 import { settleKeyed } from "./settle-keyed.ts";
 import { sweepShards } from "./sweep.ts";
-
-setDefaultTimeout(120_000);
 
 const WAITING = 20_000;
 /** A statement about one job, with all its parts, reads some hundred pages; the jobs that wait fill more. */

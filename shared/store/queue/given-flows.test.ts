@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { FlowRate } from "../../domain/flow-key.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { type FlowSteps, flowSteps, idsOf, newKey, scopeOf } from "../flow-test-support.ts";
@@ -10,8 +10,6 @@ import { startStore, type TestStore, until } from "../test-support.ts";
 import { fireBoundSchedules } from "./firings.ts";
 import { emptyGateCalls } from "./gate-calls.ts";
 import { createShards, type HeldShard } from "./shards.ts";
-
-setDefaultTimeout(60_000);
 
 const SHARD = 3;
 const A_DAY = { count: 1, per_seconds: 86_400 };

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { DELIVERY_PREFIX, idToUuid, uuidToId } from "../../domain/ids.ts";
 import { ENVIRONMENTS, type Environment, type ProjectNo } from "../../domain/scope.ts";
@@ -11,8 +11,6 @@ import { claimDeliveries } from "./delivery-claim.ts";
 import { settleAttempts } from "./settle.ts";
 
 /** host.down and host.up are told once for each environment, in the statement that makes them true. */
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

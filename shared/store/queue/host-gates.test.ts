@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import { HOSTS_PARKED_BY_HAND_MAX } from "../../domain/host-state.ts";
@@ -22,8 +22,6 @@ import type { Claim, GrantedAttempt } from "./claim.ts";
 import { emptyGateCalls } from "./gate-calls.ts";
 import { emptyHostCalls, lookAtHosts } from "./host-calls.ts";
 import { settleAttempts } from "./settle.ts";
-
-setDefaultTimeout(120_000);
 
 /** Less than the 5 s after which a host that is down is probed. */
 const PROBE_MS = 4_000;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { updateProject } from "../resources/projects.ts";
@@ -6,8 +6,6 @@ import { failedWith, settlementOf, startStore, type TestStore } from "../test-su
 import { settleAttempts } from "./settle.ts";
 
 /** A settlement meets a row of its host that was committed after the settlement's statement had begun. */
-
-setDefaultTimeout(60_000);
 
 const HOST = "api.example.com";
 

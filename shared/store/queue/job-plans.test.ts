@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { explain, recordStatements } from "../plan-test-support.ts";
 import { settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimAttempts } from "./claim.ts";
@@ -6,8 +6,6 @@ import { claimOrdinary } from "./claim-ordinary.ts";
 import { parkAttempts } from "./parking.ts";
 import { settleAttempts } from "./settle.ts";
 import { settleOrdinary } from "./settle-ordinary.ts";
-
-setDefaultTimeout(120_000);
 
 const TABLES = ["open_jobs", "jobs", "flows"];
 const DUE = 100_000;

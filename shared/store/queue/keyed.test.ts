@@ -1,12 +1,10 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { comesToWait, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimKeyed } from "./claim-keyed.ts";
 import { settleKeyed } from "./settle-keyed.ts";
 import type { LastSettlement } from "./settle-ordinary.ts";
-
-setDefaultTimeout(120_000);
 
 let store: TestStore;
 let nodeId: number;

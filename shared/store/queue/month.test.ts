@@ -1,13 +1,4 @@
-import {
-  afterAll,
-  afterEach,
-  beforeAll,
-  beforeEach,
-  describe,
-  expect,
-  setDefaultTimeout,
-  test,
-} from "bun:test";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type pg from "pg";
 import { type ManualClock, startManualClock } from "../../../test/simulation/manual-clock.ts";
@@ -27,8 +18,6 @@ import {
   type Way,
 } from "../test-support.ts";
 import { claimKeyed } from "./claim-keyed.ts";
-
-setDefaultTimeout(60_000);
 
 const QUOTA = 10;
 const MINUTE_MS = 60_000;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import { type Overlap, REPLACED_JOBS_MAX, spreadMsOf } from "../../domain/schedule.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
@@ -17,8 +17,6 @@ import { type FiringRow, listFirings } from "./firing-ledger.ts";
 import { fireBoundSchedules, fireSchedules, listDueSchedules } from "./firings.ts";
 import { settleAttempts } from "./settle.ts";
 import { createShards, type HeldShard } from "./shards.ts";
-
-setDefaultTimeout(60_000);
 
 /** Firings while jobs of their schedule are not over, and how much later their jobs are due. */
 

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import { REGIONS } from "../../domain/scope.ts";
@@ -19,8 +19,6 @@ import { type Parked, parkAttempts } from "./parking.ts";
 import { settleAttempts } from "./settle.ts";
 import { sweepShards } from "./sweep.ts";
 import { findEndpointUrls } from "./target-urls.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

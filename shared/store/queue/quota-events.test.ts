@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause, testCause } from "../../../test/support/cause.ts";
 import { eventText } from "../../contract/event-text.ts";
 import { DELIVERY_PREFIX, PROJECT_PREFIX, uuidToId } from "../../domain/ids.ts";
@@ -12,8 +12,6 @@ import { failedWith, settlementOf, startStore, type TestStore, WAYS } from "../t
 import { claimAttempts } from "./claim.ts";
 import { claimOrdinary } from "./claim-ordinary.ts";
 import { settleAttempts } from "./settle.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

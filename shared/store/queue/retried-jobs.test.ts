@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import type { Flow } from "../../domain/flow-key.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
@@ -15,8 +15,6 @@ import { findFlowKey } from "../resources/flow-keys.ts";
 import { retryRun } from "../resources/jobs-by-hand.ts";
 import { comesToWait, failedWith, startStore, type TestStore } from "../test-support.ts";
 import { purgeFlowKeys } from "./flow-key-purge.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let { due, parked, start, settle } = {} as FlowSteps;

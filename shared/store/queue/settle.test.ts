@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import type { Environment } from "../../domain/scope.ts";
@@ -8,8 +8,6 @@ import { findJob } from "../resources/jobs.ts";
 import { cancelJob } from "../resources/jobs-by-hand.ts";
 import { findRun } from "../resources/runs.ts";
 import { failedWith, settlementOf, startStore, type TestStore, WAYS, type Way } from "../test-support.ts";
-
-setDefaultTimeout(30_000);
 
 let store: TestStore;
 let way: Way;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { declareNodeDead } from "../cell/nodes.ts";
 import { startStore, type TestStore, until } from "../test-support.ts";
 import {
@@ -11,8 +11,6 @@ import {
   resignShards,
   type ShardName,
 } from "./shards.ts";
-
-setDefaultTimeout(120_000);
 
 const LEASE_MS = 60_000;
 const ALL: ShardName[] = [0, 1, 2, 3].map((shard) => ({ region: "us-east", shard }));

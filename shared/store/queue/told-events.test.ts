@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import type { EventView } from "../../contract/event.ts";
@@ -37,8 +37,6 @@ import { settleAttempts } from "./settle.ts";
 import { acquireShards, createShards, type HeldShard } from "./shards.ts";
 
 /** Events that are not the end of an attempt: each is told once, in the statement that makes it true. */
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

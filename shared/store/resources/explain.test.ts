@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import { WEBHOOK_ENDPOINTS_MAX } from "../../domain/plan.ts";
 import { addEndpoint } from "../delivery-test-support.ts";
@@ -6,8 +6,6 @@ import { explain, recordStatements } from "../plan-test-support.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { findExplained } from "./explain.ts";
 import { createJobs } from "./job-creation.ts";
-
-setDefaultTimeout(60_000);
 
 const EVENTS = 1_000;
 /** To look all events up for all endpoints takes some 300,000 pages. */

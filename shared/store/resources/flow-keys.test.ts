@@ -1,11 +1,9 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { type FlowSteps, flowSteps, newKey, type Running, scopeOf } from "../flow-test-support.ts";
 import { failedWith, startStore, type TestStore } from "../test-support.ts";
 import { changeFlowKey, findFlowKey, listFlowKeys } from "./flow-keys.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let { start, settle } = {} as FlowSteps;

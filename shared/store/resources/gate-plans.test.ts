@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { FLOW_KEYS_KEPT_MAX } from "../../domain/flow-key.ts";
 import { idToUuid } from "../../domain/ids.ts";
@@ -7,8 +7,6 @@ import { purgeFlowKeys } from "../queue/flow-key-purge.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { changeFlowKey, findFlowKey, listFlowKeys } from "./flow-keys.ts";
 import { listTargetHosts, openHost } from "./target-hosts.ts";
-
-setDefaultTimeout(120_000);
 
 const KEYS = 20_000;
 const WAITING_OF_ONE = 20_000;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
@@ -9,8 +9,6 @@ import { createJobs, type JobToCreate } from "./job-creation.ts";
 import { findAskedJobs } from "./jobs.ts";
 import { retryRun } from "./jobs-by-hand.ts";
 import { listRuns } from "./run-list.ts";
-
-setDefaultTimeout(120_000);
 
 let store: TestStore;
 let project: ProjectNo;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { idToUuid } from "../../domain/ids.ts";
 import { JOB_STATUSES } from "../../domain/job.ts";
@@ -12,8 +12,6 @@ import { findJob, type JobSummary } from "./jobs.ts";
 import { cancelJob, retryRun } from "./jobs-by-hand.ts";
 import { listRuns } from "./run-list.ts";
 import { findRun } from "./runs.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

@@ -1,12 +1,10 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { ENVIRONMENTS, type ProjectNo } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
 import { inTime, startStore, type TestStore } from "../test-support.ts";
 import { type RateAnswer, type RateQuestion, type SpentLoan, takeRequests } from "./request-rate.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 /** The connections of a second gateway. */

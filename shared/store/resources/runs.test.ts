@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import { createIdSource, RUN_PREFIX } from "../../domain/ids.ts";
@@ -12,8 +12,6 @@ import { findJob } from "./jobs.ts";
 import { cancelJob, retryRun } from "./jobs-by-hand.ts";
 import { listRuns, type RunListQuery } from "./run-list.ts";
 import { findRun, type RunRow } from "./runs.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let nodeId: number;

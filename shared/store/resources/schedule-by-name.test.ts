@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { type Changeable, decideScheduleChange } from "../../domain/schedule.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { type Database, StoreUnavailable } from "../database/database.ts";
@@ -6,8 +6,6 @@ import { keyCause, scheduleOf } from "../schedule-test-support.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { putSchedule } from "./schedule-by-name.ts";
 import { changeSchedule, createSchedule, deleteSchedule, findScheduleByName } from "./schedules.ts";
-
-setDefaultTimeout(60_000);
 
 let store: TestStore;
 let project: ProjectNo;

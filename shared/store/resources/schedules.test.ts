@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { createHash, randomBytes } from "node:crypto";
 import { idToUuid } from "../../domain/ids.ts";
 import { type DecidedChange, tooManyActive } from "../../domain/schedule.ts";
@@ -25,8 +25,6 @@ import {
   findSchedule,
   type ScheduleToCreate,
 } from "./schedules.ts";
-
-setDefaultTimeout(120_000);
 
 const SHARD = 3;
 const cause = keyCause;

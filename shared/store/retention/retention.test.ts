@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { openTestDatabase } from "../../../test/support/database.ts";
 import { startStopwatch } from "../../../test/support/stopwatch.ts";
@@ -14,8 +14,6 @@ import { settleAttempts } from "../queue/settle.ts";
 import { findRun } from "../resources/runs.ts";
 import { comesToWait, inTime, settlementOf, startStore, type TestStore, until } from "../test-support.ts";
 import { createRunPartitions, dropExpiredPartitions, purgeDefaults } from "./retention.ts";
-
-setDefaultTimeout(120_000);
 
 const DAY_MS = 86_400_000;
 const GRACE_MS = DAY_MS;

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { keyCause, testCause } from "../../../test/support/cause.ts";
 import { idToUuid, PROJECT_PREFIX, uuidToId } from "../../domain/ids.ts";
 import type { Plan } from "../../domain/plan.ts";
@@ -18,8 +18,6 @@ import {
 } from "../test-support.ts";
 import { dropExpiredPartitions } from "./retention.ts";
 import { endRunMove, listRunMoves, moveRuns } from "./run-moves.ts";
-
-setDefaultTimeout(60_000);
 
 const SECOND_MS = 1_000;
 const DAY_MS = 86_400_000;

@@ -1,4 +1,4 @@
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { cpSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -11,8 +11,6 @@ import { migrate } from "../cell/migrate.ts";
 import { listRuns } from "../resources/run-list.ts";
 import { dropExpiredPartitions } from "./retention.ts";
 import { listRunMoves, moveRuns } from "./run-moves.ts";
-
-setDefaultTimeout(60_000);
 
 const MIGRATION = "run_retention";
 const RUNS = 500;

@@ -7,7 +7,7 @@ import { FAULTS } from "./faults.ts";
 import { makePlan } from "./plan.ts";
 import { runCell } from "./run.ts";
 
-setDefaultTimeout(400_000);
+setDefaultTimeout(900_000);
 
 /** The first faults are a promotion, deaths of a worker, a delivery node and NATS, a full disk, and lost commits. */
 const SEED = 10;

@@ -11,7 +11,7 @@ export type MemberKind = "gateway" | "worker" | "delivery";
 const BLOCK_LOOP = join(import.meta.dir, "block-loop.ts");
 const SUPERVISOR_WAITS_MS = 300;
 const STARTS_MAX = 20;
-const READY_TIMEOUT_MS = 60_000;
+const READY_TIMEOUT_MS = 180_000;
 const READY_ASK_MS = 3_000;
 const LOOK_EVERY_MS = 50;
 /** The words in the log of a node that ends because others took it for dead. */
