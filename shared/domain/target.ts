@@ -22,6 +22,8 @@ export interface OwnAddress {
   /** As in `URL.hostname`: lower case, IPv6 in brackets. */
   hostname: string;
   port: number;
+  /** True where other services may stand on the host's other ports. */
+  isOnePort?: boolean;
 }
 
 /** The targets that an operator opens besides the internet, http included. All others stay refused. */
@@ -36,7 +38,7 @@ export interface TargetRules {
   allowInsecure: boolean;
   /** No target is opened if this is left out. */
   opened?: OpenedTargets;
-  /** PUBLIC_URL, and the address on which the gateway listens. */
+  /** PUBLIC_URL, the address on which the gateway listens, and its port on this machine. */
   own: readonly OwnAddress[];
 }
 
@@ -123,6 +125,14 @@ export function ownAddressOf(url: string): OwnAddress {
   return { hostname: unmapped(withoutFinalDot(parsed.hostname)), port: portOf(parsed) };
 }
 
+/** An address or a name on which this service listens, as the settings have it. */
+export function listenAddressOf(host: string, port: number): OwnAddress {
+  // A URL has no zone, as in fe80::1%eth0.
+  const address = host.replace(/%.*/, "");
+  const { hostname } = ownAddressOf(`http://${address.includes(":") ? `[${address}]` : address}/`);
+  return { hostname, port, isOnePort: true };
+}
+
 // Only the usual form. The URL parser also accepts https:host and https:\\host.
 const AUTHORITY_PATTERN = /^https?:\/\/([^/?#\\]+)/i;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this looks for.
@@ -170,12 +180,12 @@ function isOpenedAddress(address: string, host: string, opened: OpenedTargets | 
 }
 
 /**
- * True for a host of the service itself, on any port. Where insecure targets are allowed, and on this machine if the operator
- * has opened it, only the service's own port counts: other services may stand there.
+ * True for a host of the service itself, on any port. Only the service's own port counts at the address on which it listens,
+ * where insecure targets are allowed, and on this machine if the operator has opened it: other services may stand there.
  */
 function isOwn(host: string, port: number, rules: TargetRules, isOpen: boolean): boolean {
   return rules.own.some((own) => {
-    const isOnePort = isOpen && (rules.allowInsecure || isThisMachine(own.hostname));
+    const isOnePort = own.isOnePort || (isOpen && (rules.allowInsecure || isThisMachine(own.hostname)));
     return (own.port === port || !isOnePort) && isSameHost(own.hostname, host);
   });
 }

@@ -1,6 +1,6 @@
 import type { Bus } from "../bus/bus.ts";
 import { openBus } from "../bus/jetstream.ts";
-import { ownAddressOf, type TargetRules } from "../domain/target.ts";
+import { listenAddressOf, ownAddressOf, type TargetRules } from "../domain/target.ts";
 import { type Clock, startClock } from "../platform/clock.ts";
 import { type Config, ConfigError, readConfig } from "../platform/config.ts";
 import { faultText } from "../platform/error-text.ts";
@@ -185,7 +185,7 @@ export function targetRulesOf(config: Config, gatewayPort: number): TargetRules 
   return {
     allowInsecure: config.allowInsecureTargets,
     opened: { networks: config.allowedTargetNetworks, hosts: config.allowedTargetHosts },
-    own: [...own, ...hosts],
+    own: [...own, ...hosts, listenAddressOf(config.host, gatewayPort)],
   };
 }
 

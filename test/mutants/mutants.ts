@@ -172,6 +172,13 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: `${QUEUE}/events.test.ts`,
   },
   {
+    name: "the address on which the service listens may be a target",
+    file: "shared/process/service.ts",
+    from: "own: [...own, ...hosts, listenAddressOf(config.host, gatewayPort)]",
+    to: "own: [...own, ...hosts]",
+    caughtBy: "shared/process/service.test.ts",
+  },
+  {
     name: "a run is counted in the month that the statement began in",
     file: `${QUEUE}/month.ts`,
     from: "month = greatest(f.month, clock.month)`;",
