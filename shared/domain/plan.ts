@@ -120,15 +120,10 @@ export function monthStartsAt(month: string): number {
   return Date.parse(`${month}-01T00:00:00.000Z`);
 }
 
-/** The first instant after a billing month: when a spent quota clears. */
+/** The first instant after a billing month. */
 export function monthEndsAt(month: string): number {
   const date = new Date(monthStartsAt(month));
   return date.setUTCMonth(date.getUTCMonth() + 1);
-}
-
-/** Whole seconds to the rollover, rounded up, so that a client that waits for them is never too early. */
-export function secondsToRollover(now: number): number {
-  return Math.ceil((monthEndsAt(billingMonthOf(now)) - now) / 1_000);
 }
 
 /** Every UTC day of the month that has begun, as YYYY-MM-DD in order. */

@@ -172,6 +172,13 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: `${QUEUE}/events.test.ts`,
   },
   {
+    name: "a refusal for the quota names the end of the clock's month, whatever month the flow counts",
+    file: `${QUEUE}/month.ts`,
+    from: "greatest(f.month, date_trunc('month', now())::date)",
+    to: "date_trunc('month', now())::date",
+    caughtBy: `${QUEUE}/month.test.ts`,
+  },
+  {
     name: "the address on which the service listens may be a target",
     file: "shared/process/service.ts",
     from: "own: [...own, ...hosts, listenAddressOf(config.host, gatewayPort)]",

@@ -1,15 +1,14 @@
 import { viewError } from "../../../shared/contract/error.ts";
 import { ApiError } from "../../../shared/domain/errors.ts";
-import { secondsToRollover } from "../../../shared/domain/plan.ts";
 import { isDatabaseFault } from "../../../shared/store/database/database.ts";
 import type { ReadyAnswer } from "./answer.ts";
 
-/** The documented answer to a refused request. `now` is in milliseconds since 1970. */
-export function refuse(error: ApiError, requestId: string, now: number): ReadyAnswer {
+/** The documented answer to a refused request. */
+export function refuse(error: ApiError, requestId: string): ReadyAnswer {
   return {
     status: error.status,
     text: JSON.stringify(viewError(error, requestId)),
-    headers: headersOf(error, now),
+    headers: headersOf(error),
   };
 }
 
@@ -29,16 +28,19 @@ export function methodNotAllowed(allow: string): ApiError {
   return new ApiError("method_not_allowed", `This path takes ${allow}.`);
 }
 
-export function quotaExceeded(): ApiError {
-  return new ApiError("quota_exceeded", "The project has used all runs that its plan includes this month.");
+/** The month's quota is used up. By the clock of Postgres, which has refused the run, it clears in `clearsInMs` milliseconds. */
+export class QuotaExceeded extends ApiError {
+  constructor(readonly clearsInMs: number) {
+    super("quota_exceeded", "The project has used all runs that its plan includes this month.");
+  }
 }
 
-function headersOf(error: ApiError, now: number): Record<string, string> {
+function headersOf(error: ApiError): Record<string, string> {
+  // Seconds are rounded up, so that a client that waits for them is never too early.
+  if (error instanceof QuotaExceeded) return { "Retry-After": String(Math.ceil(error.clearsInMs / 1_000)) };
   switch (error.code) {
     case "unauthorized":
       return { "WWW-Authenticate": "Bearer" };
-    case "quota_exceeded":
-      return { "Retry-After": String(secondsToRollover(now)) };
     case "request_timeout":
     case "payload_too_large":
       // The rest of the body would have to be received before the next request on this connection.

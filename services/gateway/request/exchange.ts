@@ -125,7 +125,7 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
     } catch (error) {
       if (exchange.projectNo !== null && isCrowd(exchange.projectNo)) await nextTurn(exchange.projectNo);
       const refusal = explain(error, exchange.requestId);
-      const answer = refuse(refusal, exchange.requestId, clock.now());
+      const answer = refuse(refusal, exchange.requestId);
       noteEnd(exchange, answer.status, refusal.code);
       return respond(answer, exchange);
     } finally {
@@ -315,7 +315,7 @@ export function createExchanges(options: ExchangeOptions): Exchanges {
     refuseOutside(error, known = {}) {
       const requestId = makeRequestId();
       const refusal = error instanceof ApiError ? error : explain(error, requestId);
-      const answer = refuse(refusal, requestId, clock.now());
+      const answer = refuse(refusal, requestId);
       return respond(answer, { version: null, rate: null, allow: null, ...known, requestId });
     },
   };

@@ -38,7 +38,7 @@ import {
 } from "../../../shared/store/resources/jobs.ts";
 import { cancelJob } from "../../../shared/store/resources/jobs-by-hand.ts";
 import { BATCH_BODY_BYTES_MAX, BODY_BYTES_MAX } from "../request/body.ts";
-import { quotaExceeded } from "../request/errors.ts";
+import { QuotaExceeded } from "../request/errors.ts";
 import type { JobCreation } from "./job-creation.ts";
 import { earlierId, filterText, idOrNull, NOTHING, type Pager, textOrNull } from "./pager.ts";
 import { readPathId } from "./path-id.ts";
@@ -96,7 +96,7 @@ export function jobRoutes(options: {
       };
     });
     const [created] = await creation.submit(jobs);
-    if (created?.kind === "quota_exceeded") throw quotaExceeded();
+    if (created?.kind === "quota_exceeded") throw new QuotaExceeded(created.clearsInMs);
     return created?.kind === "key_taken" ? "key_taken" : jobs;
   }
 

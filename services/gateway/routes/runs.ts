@@ -16,7 +16,7 @@ import {
   type RunRow,
   startedRun,
 } from "../../../shared/store/resources/runs.ts";
-import { quotaExceeded } from "../request/errors.ts";
+import { QuotaExceeded } from "../request/errors.ts";
 import { filterText, idOrNull, NOTHING, type Pager, pageText, textOrNull } from "./pager.ts";
 import { readPathId } from "./path-id.ts";
 import type { ApiRequest, RoutesOf } from "./route.ts";
@@ -92,7 +92,7 @@ export function runRoutes(options: {
           case "key_taken":
             return "key_taken";
           case "quota_exceeded":
-            throw quotaExceeded();
+            throw new QuotaExceeded(retried.clearsInMs);
           case "not_found":
             throw resourceNotFound();
           case "retried":

@@ -50,7 +50,7 @@ import {
 } from "../../../shared/store/resources/schedules.ts";
 import type { ApiAnswer } from "../request/answer.ts";
 import { BODY_BYTES_MAX } from "../request/body.ts";
-import { quotaExceeded } from "../request/errors.ts";
+import { QuotaExceeded } from "../request/errors.ts";
 import { startSlicedWork } from "../request/sliced-work.ts";
 import type { JobCreation } from "./job-creation.ts";
 import { newJobText, PAYLOAD_ANSWER_BYTES_MAX } from "./jobs.ts";
@@ -293,7 +293,7 @@ export function scheduleRoutes(options: {
           ...(key === null ? {} : { key }),
         };
         const [created] = await creation.submit([job]);
-        if (created?.kind === "quota_exceeded") throw quotaExceeded();
+        if (created?.kind === "quota_exceeded") throw new QuotaExceeded(created.clearsInMs);
         if (created?.kind === "key_taken") return "key_taken";
         return { status: 201, text: newJobText(job) };
       },

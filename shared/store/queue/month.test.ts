@@ -5,8 +5,8 @@ import { type ManualClock, startManualClock } from "../../../test/simulation/man
 import { keyCause } from "../../../test/support/cause.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import type { Database } from "../database/database.ts";
-import { createJobs, type JobToCreate } from "../resources/job-creation.ts";
-import { retryRun } from "../resources/jobs-by-hand.ts";
+import { type Created, createJobs, type JobToCreate } from "../resources/job-creation.ts";
+import { type Retried, retryRun } from "../resources/jobs-by-hand.ts";
 import { countMonthRuns, countUsage } from "../resources/projects.ts";
 import {
   failedWith,
@@ -52,6 +52,14 @@ afterEach(async () => {
 });
 
 const monthOf = (at: number) => new Date(at).toISOString().slice(0, 7);
+/** The first instant of the month after that of `rolloverAt`. */
+const nextRolloverAt = () => {
+  const month = new Date(rolloverAt);
+  return month.setUTCMonth(month.getUTCMonth() + 1);
+};
+/** When a refusal for the quota says that it clears. */
+const clearsInMsOf = (answer: Retried | Created | undefined) =>
+  answer?.kind === "quota_exceeded" ? answer.clearsInMs : answer?.kind;
 /** Sets the database's clock back, which operators are not to do. */
 const setBack = (ms: number) =>
   store.query("UPDATE test_clock.ahead SET us = us - ($1::float8 * 1000)::bigint", [ms]);
@@ -137,8 +145,7 @@ describe.each(WAYS_OF_JOBS)("at the month's end, %s", (_name, theirs, ofJobs) =>
     await mate.query("COMMIT");
     const answers = await waiting;
     expect(grantedCount(answers)).toBe(QUOTA);
-    const untilAt = Date.UTC(new Date(rolloverAt).getUTCFullYear(), new Date(rolloverAt).getUTCMonth() + 1);
-    expect(answers).toContainEqual({ kind: "blocked", untilAt });
+    expect(answers).toContainEqual({ kind: "blocked", untilAt: nextRolloverAt() });
     await expectCounts({ before: QUOTA, after: QUOTA });
   });
 
@@ -178,7 +185,9 @@ describe.each(WAYS_OF_JOBS)("at the month's end, %s", (_name, theirs, ofJobs) =>
     await clock.leapTo(rolloverAt + MINUTE_MS);
     expect(grantedCount(await claimJobs(jobs, within(mate)))).toBe(QUOTA);
     await mate.query("COMMIT");
-    expect(await waiting).toEqual({ kind: "quota_exceeded" });
+    // The wait counts from the decision, a minute after midnight, and not from the beginning of the statement.
+    const wholeMs = nextRolloverAt() - rolloverAt;
+    expect(clearsInMsOf(await waiting)).toBeWithin(wholeMs - 10 * MINUTE_MS, wholeMs - MINUTE_MS + 1);
     await expectCounts({ before: 1, after: QUOTA });
   });
 });
@@ -210,8 +219,10 @@ test.each(WAYS)(
     await setBack(-2 * MINUTE_MS);
     expect(kindsOf(await claimJobs(jobs))).toEqual(["blocked"]);
     await setBack(2 * MINUTE_MS);
-    const created = await createJobs(store.db, [store.newJob(project)], new Set());
-    expect(created).toEqual([{ kind: "quota_exceeded" }]);
+    const [created] = await createJobs(store.db, [store.newJob(project)], new Set());
+    // Up to a minute is left of the month before, and then the whole month that the flow counts.
+    const wholeMs = nextRolloverAt() - rolloverAt;
+    expect(clearsInMsOf(created)).toBeWithin(wholeMs - 10 * MINUTE_MS, wholeMs + MINUTE_MS + 1);
     const [flow] = await store.query("SELECT month::text AS month, month_runs::int AS runs FROM flows");
     expect(flow).toEqual({ month: new Date(rolloverAt).toISOString().slice(0, 10), runs: QUOTA });
     expect((await countUsage(store.db, project, monthOf(rolloverAt), null)).runsTotal).toBe(QUOTA);

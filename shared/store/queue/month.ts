@@ -1,3 +1,5 @@
+import { epochMs } from "../database/database.ts";
+
 /**
  * The quota: how many runs a project's month has and how many are left of it, as parts of the statements that count or
  * ask. The number itself is monthRunsMax (domain/plan.ts), which stands in the project's flow.
@@ -39,6 +41,13 @@ export const countRuns = (runs: string): string =>
  */
 export const RUNS_LEFT_AT_LEAST = "f.month_runs_max - f.month_runs";
 export const MONTH_HAS_BEGUN = "f.month <= now()::date";
+
+/** The milliseconds from `at` until a spent quota clears, which is the end of `month`, the month that its flow counts. */
+export const clearsIn = (month: string, at: string): string =>
+  `(${epochMs(`${month} + interval '1 month'`)} - ${epochMs(at)})`;
+
+/** The first day of the month that an unlocked flow (f) counts. */
+export const COUNTED_MONTH = "greatest(f.month, date_trunc('month', now())::date)";
 
 /** Answers for an unlocked flow (f): the runs of its month, the runs left of it (null: no limit), and whether one may start. */
 export const MONTH_RUNS = runsOf("f.month", "f.month_runs", "date_trunc('month', now())::date");

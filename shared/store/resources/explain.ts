@@ -32,7 +32,7 @@ import {
   waitReasonOf,
 } from "../database/codes.ts";
 import { type Database, epochMs, REAL_NOW } from "../database/database.ts";
-import { MONTH_RUNS } from "../queue/month.ts";
+import { COUNTED_MONTH, MONTH_RUNS } from "../queue/month.ts";
 import { canceledEventId, deliveryIdOf } from "../queue/owed-deliveries.ts";
 import {
   GATE_COLUMNS,
@@ -161,7 +161,7 @@ SELECT ${epochMs("now()")} AS as_of, e.status AS ended_status, ${epochMs(`CASE W
        ${epochMs("o.started_at")} AS started_at, CASE WHEN ${IS_OWED} THEN ${AHEAD} END::int AS ahead,
        f.held AS is_project_held, EXISTS (SELECT FROM held_regions h WHERE h.region = $4) AS is_region_held,
        (${MONTH_RUNS})::float8 AS month_runs, f.month_runs_max::float8 AS month_runs_max,
-       ${epochMs("greatest(f.month, date_trunc('month', now())::date) + interval '1 month'")} AS month_ends_at,
+       ${epochMs(`${COUNTED_MONTH} + interval '1 month'`)} AS month_ends_at,
        f.concurrency, f.development_jobs + f.production_jobs + f.development_webhooks + f.production_webhooks AS permits_in_use,
        (SELECT requests FROM host_limits WHERE host = $5) AS host_requests_max,
        EXISTS (SELECT FROM lanes l

@@ -8,7 +8,7 @@ import { idColumn, instantColumn, int2Column, int4Column, textColumn } from "../
 import { type Database, epochMs } from "../database/database.ts";
 import { traceHex } from "../database/traces.ts";
 import { giveFlows, IS_PARKED } from "../queue/given-flows.ts";
-import { HAS_QUOTA } from "../queue/month.ts";
+import { COUNTED_MONTH, clearsIn, HAS_QUOTA } from "../queue/month.ts";
 import { DUE_AT, newJobs, type WithTags } from "../queue/new-jobs.ts";
 import type { KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
@@ -32,8 +32,8 @@ export interface JobToCreate extends Omit<AskedJob, "tags" | "flow">, Placed<Sco
 export type Created =
   /** The job was committed, and its first attempt is owed. */
   | { kind: "created"; owed: Placed<OwedAttempt>[] }
-  /** The project's month has no run left. */
-  | { kind: "quota_exceeded" }
+  /** The project's month has no run left, and ends in so many milliseconds. */
+  | { kind: "quota_exceeded"; clearsInMs: number }
   /** Another request has had the Idempotency-Key; findFirstAnswer tells what it made. */
   | { kind: "key_taken" };
 
@@ -87,7 +87,8 @@ export async function createJobs(
   const values = [...columns, int2Column(newShards), ...keys, ...words];
   const rows = await db.run<CreatedRow>(name, CREATE[name], values);
   return rows.map((row, index): Created => {
-    if (!row.created) return { kind: row.key_taken ? "key_taken" : "quota_exceeded" };
+    if (row.key_taken) return { kind: "key_taken" };
+    if (row.clears_in_ms !== null) return { kind: "quota_exceeded", clearsInMs: row.clears_in_ms };
     knownLanes.add(lanes[index] ?? "");
     // A parked attempt is not announced.
     return row.is_parked ? { kind: "created", owed: [] } : createdAs(jobs[index] as JobToCreate, row.due_at);
@@ -146,8 +147,9 @@ function requestIdOf({ id, cause }: JobToCreate): string | null {
 }
 
 interface CreatedRow {
-  created: boolean;
   key_taken: boolean;
+  /** Null for a job that was created. */
+  clears_in_ms: number | null;
   due_at: number;
   /** Whether the job's flow key keeps the first attempt back. */
   is_parked?: boolean;
@@ -165,7 +167,7 @@ const JOB_EXISTS = `(SELECT true FROM jobs j WHERE j.project_no = i.project_no A
                                             AND j.region = i.region AND j.id = i.id) IS NOT NULL`;
 
 const asked = (more: More, { tags, flow = false }: WithTags) => `
-  SELECT i.*, ${tags ? "i.tag_list::text[] AS tags, " : ""}${flow ? `i.flow_text::json AS flow, NOT ${JOB_EXISTS} AS is_new, ` : ""}${HAS_QUOTA}
+  SELECT i.*, ${tags ? "i.tag_list::text[] AS tags, " : ""}${flow ? `i.flow_text::json AS flow, NOT ${JOB_EXISTS} AS is_new, ` : ""}${COUNTED_MONTH} AS month, ${HAS_QUOTA}
               -- It was accepted before, although the quota has been used up since.
               OR ${JOB_EXISTS} AS accepted
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::timestamptz[],
@@ -176,7 +178,7 @@ const asked = (more: More, { tags, flow = false }: WithTags) => `
     JOIN flows f USING (project_no)`;
 
 const answer = ({ flow = false }: WithTags) =>
-  `SELECT accepted AS created, ${epochMs(DUE_AT)} AS due_at${flow ? `, ${IS_PARKED} AS is_parked` : ""}`;
+  `SELECT CASE WHEN NOT accepted THEN ${clearsIn("month", "now()")} END AS clears_in_ms, ${epochMs(DUE_AT)} AS due_at${flow ? `, ${IS_PARKED} AS is_parked` : ""}`;
 const ACCEPTED = "item WHERE accepted";
 /** Only new jobs count: the flow key of a job that exists already has heard of it. */
 const givesFlows = ({ flow = false }: WithTags) => (flow ? `${giveFlows(`${ACCEPTED} AND is_new`)}, ` : "");
@@ -199,7 +201,7 @@ WITH asked AS MATERIALIZED (${asked(more, withTags)}
   RETURNING project_no, environment, digest
 ), item AS MATERIALIZED (
   SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
-         cap_seconds, key_no, request_id, schedule_id, trace${withTags.tags ? ", tags" : ""}${withTags.flow ? ", flow, is_new" : ""}, n, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+         cap_seconds, key_no, request_id, schedule_id, trace${withTags.tags ? ", tags" : ""}${withTags.flow ? ", flow, is_new" : ""}, n, month, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
     FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
 ), ${givesFlows(withTags)}${newJobs(ACCEPTED, withTags)}
 ${answer(withTags)}, key_taken FROM item ORDER BY n`;

@@ -9,7 +9,7 @@ import { lookAgain } from "../database/look-again.ts";
 import { traceHex } from "../database/traces.ts";
 import { ATTEMPTS, CANCEL_OPEN, WAY } from "../queue/canceled-jobs.ts";
 import { callGates, HAS_GATE } from "../queue/gate-calls.ts";
-import { CLOCK, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
+import { CLOCK, clearsIn, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
 import { QUOTA_COLUMNS } from "../queue/quota-events.ts";
 import { REOPEN_RETRIED } from "../queue/retried-jobs.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
@@ -69,7 +69,8 @@ interface ToldRow {
 export type Retried =
   | { kind: "retried"; run: RunRow; owed: Placed<OwedAttempt>[] }
   | { kind: "not_found" }
-  | { kind: "quota_exceeded" }
+  /** The month has no run left, and ends in so many milliseconds. */
+  | { kind: "quota_exceeded"; clearsInMs: number }
   /** Another request has had the Idempotency-Key; findFirstAnswer tells what it made. */
   | { kind: "key_taken" };
 
@@ -110,8 +111,10 @@ export function retryRun(
       newRunId,
       traceHex(trace),
     ]);
-    if (row?.outcome !== "retried") return row === undefined ? null : { kind: row.outcome };
-    const { started_at: startedAt, shard } = row;
+    if (row === undefined) return null;
+    const { outcome, clears_in_ms: clearsInMs, started_at: startedAt, shard } = row;
+    if (outcome === "quota_exceeded") return { kind: outcome, clearsInMs };
+    if (outcome === "key_taken") return { kind: outcome };
     const run = startedRun({ id: newRunId, jobId: job.id, attempt, startedAt });
     const place = { ...scope, region: job.region, shard };
     const owed = oweAttempt("jobs", place, { id: job.id, attempt, dueAt: startedAt });
@@ -160,13 +163,15 @@ WITH flow AS MATERIALIZED (
   INSERT INTO audit_entries (id, project_no, environment, key_no, action, subject, detail)
   SELECT $11, $1, $2, $12, 'run.retry', $13, json_build_object('run_id', $14::text) FROM retried
 )
-SELECT d.outcome, (extract(epoch FROM clock.at) * 1000)::float8 AS started_at, l.shard
+SELECT d.outcome, ${clearsIn("d.month", "clock.at")} AS clears_in_ms,
+       (extract(epoch FROM clock.at) * 1000)::float8 AS started_at, l.shard
   FROM decided d
  CROSS JOIN clock
   LEFT JOIN lanes l ON l.project_no = $1 AND l.region = $3 AND l.environment = $2`;
 
 interface RetriedRow {
   outcome: "retried" | "quota_exceeded" | "key_taken";
+  clears_in_ms: number;
   started_at: number;
   shard: number | null;
 }

@@ -88,7 +88,7 @@ async function outcomeOf(way: Way, wishes: readonly Wish[]) {
   const ownerOf = (projectNo: ProjectNo) => (projectNo === way.rich ? "rich" : "poor");
   const told = answers.map((answer) =>
     answer.kind !== "created"
-      ? answer
+      ? answer.kind
       : answer.owed.map(({ projectNo, dueAt, ...owed }) => ({
           ...owed,
           at: plain(dueAt),

@@ -2,7 +2,7 @@ import { countUsage } from "./claims.ts";
 import { findOrAddKey, flowColumns, leaveGate } from "./flow-keys.ts";
 import { gateOf } from "./gates.ts";
 import { dayOf, type Instant, monthOf, toMs, toMsOrNull } from "./parameters.ts";
-import { countRuns, runsLeft } from "./permits.ts";
+import { clearsInMs, countRuns, runsLeft } from "./permits.ts";
 import {
   type FlowRow,
   findJob,
@@ -147,7 +147,11 @@ export const retryRun: Statement = (tables, { clock }, values) => {
   const shard = tables.lanes.get(
     laneKey({ ...flow, region: Number(region), environment: Number(environment) }),
   );
-  const answer = { started_at: toMs(clock), shard: shard?.shard ?? null };
+  const answer = {
+    clears_in_ms: clearsInMs(flow, clock),
+    started_at: toMs(clock),
+    shard: shard?.shard ?? null,
+  };
   if ((runsLeft(flow, month) ?? 1) <= 0) return [{ outcome: "quota_exceeded", ...answer }];
   if (replaces && open !== undefined) {
     leaveGate(tables, open, { isOver: false });

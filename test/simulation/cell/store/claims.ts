@@ -18,6 +18,7 @@ import {
   type Judged,
   judgePlace,
   keptMsOf,
+  monthAt,
   placesOf,
   type Refusal,
   runsLeft,
@@ -200,8 +201,6 @@ export const claim: Statement = (tables, time, values) => {
 };
 
 const isCounted = (row: OpenJobRow) => row.run_id === null;
-/** The month that a flow counts at the clock, by its first day. */
-const monthAt = (flow: FlowRow, clock: Instant): string => laterMonth(flow.month, monthOf(clock));
 
 /** The quota to which the claims of one project are held. */
 export function quotaOf(met: readonly Met<OpenJobRow>[], { clock }: StatementTime) {
@@ -259,9 +258,6 @@ function waitedFor({ parked_host, due_at, parked_due_at, flow_key, gate }: OpenJ
   const hasWaited = parked_host === null && due_at !== null && due_at > (parked_due_at ?? due_at);
   return !hasWaited ? null : gate?.startsWith("h") ? "host" : flow_key === null ? null : "flow";
 }
-
-/** The later of two first days of months, in the form YYYY-MM-DD. */
-const laterMonth = (one: string, other: string): string => [one, other].sort()[1] ?? one;
 
 /** `isSpecial`: an attempt whose project's hosts are watched is settled as one with tags is. */
 const grantedColumns = (

@@ -10,8 +10,16 @@ import {
   textsOrNull,
   toMs,
 } from "./parameters.ts";
-import { runsLeft } from "./permits.ts";
-import { type JobRow, type LaneRow, laneKey, rowAt, type Statement, type Tables } from "./tables.ts";
+import { clearsInMs, runsLeft } from "./permits.ts";
+import {
+  type FlowRow,
+  type JobRow,
+  type LaneRow,
+  laneKey,
+  rowAt,
+  type Statement,
+  type Tables,
+} from "./tables.ts";
 import { tagJob } from "./tags.ts";
 
 /** createJobs by its long way and by its short way (shared/store/resources/job-creation.ts, ordinary-creation.ts). */
@@ -101,7 +109,8 @@ export const createJobs: Statement = (tables, { now }, values) => {
       if (shard !== null) addLane(tables, job, shard);
     }
     const due_at = toMs(Math.max(job.run_at, now));
-    return { created, key_taken: false, due_at, is_parked: parked.has(job.id) };
+    const clears_in_ms = created ? null : clearsInMs(tables.flows.get(job.project_no) as FlowRow, now);
+    return { clears_in_ms, due_at, is_parked: parked.has(job.id), key_taken: false };
   });
 };
 

@@ -1,4 +1,4 @@
-import { type Instant, SECOND, toMs } from "./parameters.ts";
+import { type Instant, monthAfter, monthOf, SECOND, toMs } from "./parameters.ts";
 import type { FlowRow } from "./tables.ts";
 
 /** The order in which a project's permits are granted (shared/store/queue/permits.ts). */
@@ -157,6 +157,16 @@ export function countRuns(flow: FlowRow, runs: number, month: string): void {
   flow.month_runs = (flow.month < month ? 0 : flow.month_runs) + runs;
   if (flow.month < month) flow.month = month;
 }
+
+/** The month that a flow counts at the clock, by its first day. */
+export const monthAt = (flow: FlowRow, clock: Instant): string => laterMonth(flow.month, monthOf(clock));
+
+/** The later of two first days of months, in the form YYYY-MM-DD. */
+const laterMonth = (one: string, other: string): string => [one, other].sort()[1] ?? one;
+
+/** How long it is from the clock until a spent quota clears. */
+export const clearsInMs = (flow: FlowRow, clock: Instant): number =>
+  toMs(monthAfter(monthAt(flow, clock))) - toMs(clock);
 
 /** How many runs are left of the month; null for no end. */
 export const runsLeft = (flow: FlowRow, month: string): number | null =>
