@@ -98,7 +98,7 @@ export function overageRuns(plan: Plan, runsInMonth: number): number {
   return plan === "hobby" ? 0 : Math.max(0, runsInMonth - PLAN_TERMS[plan].runsIncluded);
 }
 
-/** Runs that started before this instant are outside the plan's retention window. */
+/** Runs that were created before this instant, by the times in their ids, are outside the plan's retention window. */
 export function retainedSince(plan: Plan, now: number): number {
   return now - PLAN_TERMS[plan].retentionDays * DAY_MS;
 }

@@ -52,7 +52,9 @@ export const RUN_OPERATIONS = {
     id: RunId,
     resource: "runs",
     summary: "Get a run",
-    description: "A run older than the plan's retention window is not found.",
+    description:
+      "A run older than the plan's retention window is not found. Its age counts from when it was created. The run of a retry by " +
+      "hand is created when the retry is asked for: if it waits for longer than the window, it is not found once it has ended.",
     response: { schema: Run, examples: { failed: RUN_EXAMPLE } },
   }),
   retryRun: operation({

@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { listOf } from "../../../shared/contract/list.ts";
 import { Run } from "../../../shared/contract/run.ts";
-import { idTimeMs } from "../../../shared/domain/ids.ts";
+import { idTimeMs, idToUuid } from "../../../shared/domain/ids.ts";
 import { PLAN_TERMS, PLANS, type Plan } from "../../../shared/domain/plan.ts";
 import { changeProject } from "../../../shared/store/resources/projects.ts";
-import { dropExpiredPartitions } from "../../../shared/store/retention/retention.ts";
+import { dropExpiredPartitions, purgeDefaults } from "../../../shared/store/retention/retention.ts";
 import { until } from "../../runtime-contract/until.ts";
 import { passNearEnd } from "../../support/boundary.ts";
 import { testCause } from "../../support/cause.ts";
@@ -106,6 +106,29 @@ describe("the retention of runs", () => {
     expect(await listed(project.production)).toEqual([runId]);
     expect(await listed(project.production, `?job_id=${job.id}`)).toEqual([runId]);
     readRefusal(await retry(runId, project.production), "invalid_request");
+  });
+
+  test("counts from when a retry was asked for: one that has waited for longer is shown until it ends, and then purged", async () => {
+    const project = await gateway.addProject("hobby");
+    const { production: key } = project;
+    clock = () => Date.now() - 5 * DAY_MS;
+    const { job, runId } = await failedJob(project);
+    const run = readAs(Run, await retry(runId, key), 201);
+    clock = Date.now;
+    expect(readAs(Run, await get(run.id, key)).status).toBe("running");
+    expect(await listed(key)).toEqual([runId, run.id]);
+    await gateway.attempt(project, job, 2, { status: "failed", leaves: "failed" });
+    readRefusal(await get(run.id, key), "resource_not_found");
+    readRefusal(await retry(run.id, key), "resource_not_found");
+    expect(await listed(key)).toEqual([runId]);
+    expect(await listed(key, `?job_id=${job.id}`)).toEqual([runId]);
+    expect(await listed(key, `?started_after=${new Date(Date.now() - DAY_MS).toISOString()}`)).toEqual([
+      runId,
+    ]);
+    expect(await purgeDefaults(gateway.db, clock(), 10)).toBe(1);
+    expect(await gateway.query("SELECT id FROM runs WHERE project_no = $1", [project.no])).toEqual([
+      { id: idToUuid(runId) },
+    ]);
   });
 
   test("follows the present plan: a change shows more or fewer runs at once", async () => {
