@@ -8,17 +8,17 @@ import { storeJobs } from "./harness/jobs.ts";
 import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 import { type OwnCell, type Sink, startOwnCell } from "./harness/own-cell.ts";
 import { until } from "./harness/processes.ts";
-import { quantileOf, quantilesOf } from "./harness/quantiles.ts";
 
 /**
  * What do flow keys cost, and what does a key with a long queue do to others? Jobs of many keys and as many jobs without a key are
  * stored, become due all at once, and are delivered, by turns. Then many jobs wait behind one key whose target answers slowly, while
  * jobs of another key of that project and jobs without a key become due one after another. Another cell on the same Postgres, in which
- * no job waits, does the same by turns, since a machine's p99 changes from minute to minute. Both cells are watched by turns before any
- * job waits, too. That ratio tells how much two equal cells differ by chance.
+ * no job waits, does the same by turns of a second, since a machine's p99 changes from minute to minute. Both cells are watched by turns
+ * before any job waits, too. That ratio tells how much two equal cells differ by chance. The range of a ratio holds 95 of 100 ratios
+ * of as many turns that are drawn from the measured ones (Efron's bootstrap, 1979).
  *
  * `--keys N` (100,000; 0 leaves this part out), `--jobs N` of each key (10), `--concurrency N` of each key (1), `--rounds N` (1).
- * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--watches N` of each cell (9), `--seconds N` of each watch (20),
+ * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--turns N` of each cell (180), `--seconds N` of each turn (1),
  * `--per-second N` jobs meanwhile (200).
  */
 
@@ -29,8 +29,8 @@ const { values } = parseArgs({
     concurrency: { type: "string", default: "1" },
     rounds: { type: "string", default: "1" },
     waiting: { type: "string", default: "1000000" },
-    watches: { type: "string", default: "9" },
-    seconds: { type: "string", default: "20" },
+    turns: { type: "string", default: "180" },
+    seconds: { type: "string", default: "1" },
     "per-second": { type: "string", default: "200" },
   },
 });
@@ -39,7 +39,7 @@ const jobsPerKey = Number(values.jobs);
 const concurrency = Number(values.concurrency);
 const rounds = Number(values.rounds);
 const waitingCount = Number(values.waiting);
-const watches = Number(values.watches);
+const turns = Number(values.turns);
 const seconds = Number(values.seconds);
 const perSecond = Number(values["per-second"]);
 
@@ -47,6 +47,8 @@ const perSecond = Number(values["per-second"]);
 const STORED_PER_S = 4_000;
 const LEAD_MS = 3_000;
 const WARM_JOBS = 2_000;
+const WARM_TURNS = 10;
+const DRAWS = 400;
 /** The time that the target of the key with the queue takes. */
 const SLOW_MS = 500;
 const MEBIBYTE = 1_048_576;
@@ -169,7 +171,7 @@ async function readSweeps({ worker }: OwnCell): Promise<{ sumS: number; count: n
   return { sumS: read("sum"), count: read("count") };
 }
 
-/** A cell that is watched, and its measured lateness, by the place in PARTS. */
+/** A cell that is watched, and how late its jobs were, in milliseconds: a list for each turn. */
 interface Watched {
   name: string;
   cell: OwnCell;
@@ -177,23 +179,26 @@ interface Watched {
   projectNo: ProjectNo;
   late: Record<Kind, number[][]>;
 }
+/** Two cells that are compared. */
+type Pair = readonly [Watched, Watched];
 const PARTS = [0.5, 0.99];
+const noTurns = (): Watched["late"] => ({ "without a key": [], "with a key": [] });
 
 async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => unknown)[]): Promise<void> {
   const startWatched = async (name: string, cell: OwnCell): Promise<Watched> => ({
     ...{ name, cell, sink: await cell.startSink(), projectNo: (await cell.addProject("queue")).project.no },
-    late: { "without a key": [], "with a key": [] },
+    late: noTurns(),
   });
   const nothing = await startWatched("nothing waits", plain);
   const many = await startWatched(`${formatCount(waitingCount)} wait`, busy);
   const beforehand = ({ name, ...watched }: Watched): Watched => ({
     ...watched,
     name: `before: ${name} later`,
-    late: { "without a key": [], "with a key": [] },
+    late: noTurns(),
   });
   const alike: Pair = [beforehand(nothing), beforehand(many)];
-  for (const { cell, sink, projectNo } of alike) await watchLateness(cell, sink, projectNo);
-  await watchByTurns(alike);
+  await watchByTurns([beforehand(nothing), beforehand(many)], WARM_TURNS);
+  await watchByTurns(alike, turns);
   const slow = Bun.serve({
     hostname: "127.0.0.1",
     port: 0,
@@ -207,20 +212,16 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
     ...{ projectNo: many.projectNo, targetUrl: `http://127.0.0.1:${slow.port}/`, runAt: Date.now() },
     flow: { key: "busy", concurrency: 1 },
   }));
-  // Postgres does the work that storing them leaves to it before the first watch.
+  // Postgres does the work that storing them leaves to it before the first turn.
   const sql = new SQL(busy.databaseUrl, { max: 1 });
   for (const text of ["SET statement_timeout = 0", "VACUUM ANALYZE", "CHECKPOINT"]) await sql.unsafe(text);
   await sql.close();
-  await watchByTurns([nothing, many]);
+  await watchByTurns([nothing, many], turns);
   console.log(`${perSecond} jobs/s, half of them with another key than the one behind which others wait`);
   printTable(
     ["behind one key", "jobs", "late ms p50", "p99"],
     [...alike, nothing, many].flatMap(({ name, late }) =>
-      KINDS.map((kind) => [
-        name,
-        kind,
-        ...PARTS.map((_, at) => summarize(late[kind].map((figures) => figures[at] ?? Number.NaN))),
-      ]),
+      KINDS.map((kind) => [name, kind, ...PARTS.map((part) => partOf(late[kind], part).toFixed(2))]),
     ),
   );
   for (const kind of KINDS) {
@@ -232,56 +233,63 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
   }
 }
 
-/** Two cells that are compared. */
-type Pair = readonly [Watched, Watched];
-
-async function watchByTurns([one, other]: Pair): Promise<void> {
-  for (let round = 0; round < watches; round++) {
-    // The two cells take turns in coming first.
-    for (const watched of round % 2 === 0 ? [one, other] : [other, one]) await watch(watched);
-  }
-}
-
-/** The second one's lateness, relative to the first one's: the ratio of the medians, for each of PARTS. */
-const ratiosOf = ([one, other]: Pair, kind: Kind) =>
-  PARTS.map((_, at) => {
-    const of = ({ late }: Watched) => median(late[kind].map((figures) => figures[at] ?? Number.NaN));
-    return (of(other) / of(one)).toFixed(3);
+/** The second one's lateness, relative to the first one's, for each of PARTS: the ratio, and the range of the drawn ones. */
+function ratiosOf([one, other]: Pair, kind: Kind): string[] {
+  const [late, otherLate] = [one.late[kind], other.late[kind]];
+  const drawn = Array.from({ length: DRAWS }, () =>
+    Array.from(late, () => Math.floor(Math.random() * late.length)),
+  );
+  return PARTS.map((part) => {
+    const ratioOf = (places: readonly number[]) => {
+      const draw = (lists: readonly number[][]) => places.map((place) => lists[place] ?? []);
+      return partOf(draw(otherLate), part) / partOf(draw(late), part);
+    };
+    const ratios = drawn.map(ratioOf).toSorted((a, b) => a - b);
+    const at = (share: number) => ratios[Math.floor(share * DRAWS)]?.toFixed(2);
+    return `${ratioOf([...late.keys()]).toFixed(3)} (${at(0.025)} to ${at(0.975)})`;
   });
-
-async function watch({ cell, sink, projectNo, late }: Watched): Promise<void> {
-  const measured = await watchLateness(cell, sink, projectNo);
-  for (const kind of KINDS) late[kind].push(PARTS.map((part) => quantileOf(measured[kind], part)));
 }
 
-/** Jobs of another key and jobs without one become due by turns. Answers their lateness in milliseconds, at QUANTILES. */
-async function watchLateness(
-  cell: OwnCell,
-  sink: Sink,
-  projectNo: ProjectNo,
-): Promise<Record<Kind, number[]>> {
-  const count = perSecond * seconds;
-  const firstAt = Date.now() + LEAD_MS + (count * 1_000) / STORED_PER_S;
+/** The value below which this part of all values lies. */
+function partOf(lists: readonly number[][], part: number): number {
+  const sorted = Float64Array.from(lists.flat()).sort();
+  return sorted[Math.floor(part * sorted.length)] ?? Number.NaN;
+}
+
+/** Jobs of another key and jobs without one become due by turns, for some time in one cell, and then in the other. */
+async function watchByTurns(pair: Pair, turnCount: number): Promise<void> {
+  const perTurn = perSecond * seconds;
+  const storedIn = LEAD_MS + (2 * turnCount * perTurn * 1_000) / STORED_PER_S;
+  const firstAt = Math.ceil(Date.now() + storedIn);
   const flow: Flow = { key: "neighbour", concurrency: 10 };
-  const kindOf = new Map<number, Kind>();
-  await storeJobs(cell.db, count, (index) => {
-    // Stored instants drop fractions, so whole milliseconds give each job the instant that finds its kind again.
-    const runAt = Math.floor(firstAt + (index * 1_000) / perSecond);
-    const kind = KINDS[index % 2] as Kind;
-    kindOf.set(runAt, kind);
-    const wish = { projectNo, targetUrl: `${sink.url}/hook`, runAt };
-    return kind === "with a key" ? { ...wish, flow } : wish;
-  });
+  // Stored instants drop fractions, so whole milliseconds give each job the instant that finds its place again.
+  const placesOf = new Map<Watched, Map<number, { kind: Kind; turn: number }>>();
+  for (const [place, watched] of pair.entries()) {
+    const places = new Map<number, { kind: Kind; turn: number }>();
+    placesOf.set(watched, places);
+    await storeJobs(watched.cell.db, turnCount * perTurn, (index) => {
+      const turn = Math.floor(index / perTurn);
+      // The two cells take turns in coming first.
+      const slot = 2 * turn + ((place + turn) % 2);
+      const runAt = Math.floor(firstAt + 1_000 * (slot * seconds + (index % perTurn) / perSecond));
+      const kind = KINDS[index % 2] as Kind;
+      places.set(runAt, { kind, turn });
+      const wish = { projectNo: watched.projectNo, targetUrl: `${watched.sink.url}/hook`, runAt };
+      return kind === "with a key" ? { ...wish, flow } : wish;
+    });
+    await watched.sink.begin("jobs&receipts");
+  }
   if (Date.now() > firstAt) throw new Error("the first was due before the last was stored");
-  await sink.begin("jobs&receipts");
-  await untilReceived(sink, count);
-  const { receipts } = await sink.received();
-  const late: Record<Kind, number[]> = { "without a key": [], "with a key": [] };
-  for (const [, at, dueAt] of receipts) late[kindOf.get(dueAt) as Kind].push(at - dueAt);
-  return {
-    "without a key": quantilesOf(late["without a key"]),
-    "with a key": quantilesOf(late["with a key"]),
-  };
+  // Nobody asks the sinks meanwhile.
+  await Bun.sleep(firstAt + 2 * turnCount * seconds * 1_000 - Date.now());
+  for (const [{ sink, late }, places] of placesOf) {
+    await untilReceived(sink, turnCount * perTurn);
+    for (const kind of KINDS) late[kind].push(...Array.from({ length: turnCount }, (): number[] => []));
+    for (const [, at, dueAt] of (await sink.received()).receipts) {
+      const { kind, turn } = places.get(dueAt) as { kind: Kind; turn: number };
+      late[kind][turn]?.push(at - dueAt);
+    }
+  }
 }
 
 await main();
