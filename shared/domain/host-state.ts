@@ -19,7 +19,8 @@ export type HostCause = (typeof HOST_CAUSES)[number];
 
 /**
  * The first probe follows `first` seconds after the host went down. Each failed probe doubles the wait, up to `max`. A probe
- * that its flow key keeps back is not sent, and another attempt is the probe at once.
+ * that its flow key keeps back is not sent, and another attempt is the probe at once. So it is within seconds where nobody sends
+ * the probe, since its region has no delivery nodes or the month has no runs left.
  */
 export const PROBE_SECONDS = { first: 5, max: 300 } as const;
 

@@ -157,8 +157,8 @@ export const GATE_MUTANTS: readonly Mutant[] = [
   {
     name: "a gate of a host is down for all regions while that of its probe is held",
     file: `${QUEUE}/host-calls.ts`,
-    from: " AND o.region <> ALL (ARRAY (SELECT r.region FROM held_regions r))",
-    to: "",
+    from: "o.due_at IS NOT NULL AND o.region <> ALL (",
+    to: "o.due_at IS NOT NULL AND o.region + 9 <> ALL (",
     caughtBy: HOST_TESTS,
   },
   {

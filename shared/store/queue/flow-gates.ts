@@ -98,7 +98,8 @@ export const placesLeft = `CASE WHEN k.paused THEN 0 ELSE coalesce(k.concurrency
 
 /** Regions in which nothing starts. Attempts that are due there do not keep others waiting. */
 const HELD = "ARRAY (SELECT h.region FROM held_regions h)";
-const WITHOUT_NODES = `ARRAY (
+/** Regions in which no delivery node has given a sign of life for 10 s. */
+export const WITHOUT_NODES = `ARRAY (
                      SELECT r.region FROM unnest(${ALL_REGIONS}::smallint[]) AS r (region)
                       WHERE NOT EXISTS (SELECT FROM nodes n WHERE n.kind = 'delivery' AND NOT n.dead AND r.region = ANY (n.regions)
                                            AND n.seen_at > ${REAL_NOW} - interval '10 s'))`;

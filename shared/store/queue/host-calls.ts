@@ -2,19 +2,25 @@ import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import { ALL_REGIONS } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { type CalledRow, readCalled } from "./called.ts";
-import { calledLanes } from "./flow-gates.ts";
+import { calledLanes, WITHOUT_NODES } from "./flow-gates.ts";
 import { callInRamp, HOST_CODES, sameHost, secondAt, startsLeftIn } from "./host-gates.ts";
+import { HAS_QUOTA } from "./month.ts";
 
 /** How many rows of gate_calls one statement takes. */
 const CALLS_MAX = 1_000;
 /** How late a probe may be before its host is looked at. */
 const PROBE_LATE = "interval '5 s'";
+/** Of so many attempts of a region that wait for a host, and of so many retries by hand, the next probe is chosen. */
+const PROBES_MAX = 8;
+/** The retries by hand are looked for among so many of a project's runs in progress, the oldest. */
+const RETRIES_READ_MAX = 200;
 
 /**
  * Takes the rows of gate_calls that are for hosts (gate-calls.ts): counts the attempts that have left a host's gate, and calls
  * a probe where there is none, or the next of a ramp. A probe in a region that is held keeps no other from being the probe. A
- * claim that began before the hold, and is not committed yet, may send the first one as well. Answers the called attempts, and
- * whether more rows are left. Lock order: gate_calls, target_hosts by key, open jobs.
+ * probe that nobody sends, since its region has no delivery nodes or its month has no runs left, gives way to the oldest
+ * attempt that can be sent. A claim that began before the hold, and is not committed yet, may send the first one as well.
+ * Answers the called attempts, and whether more rows are left. Lock order: gate_calls, target_hosts by key, open jobs.
  */
 export async function emptyHostCalls(
   db: Database,
@@ -30,6 +36,10 @@ export async function emptyHostCalls(
 
 const { DOWN, OPENING, BREAKER } = HOST_CODES;
 
+const HELD = "ARRAY (SELECT r.region FROM held_regions r)";
+/** Whether somebody sends an attempt (o) for a host (t). The run of a retry by hand has been counted already. */
+const IS_SENT = `(o.region <> ALL (${WITHOUT_NODES}) AND (t.has_quota OR o.run_id IS NOT NULL))`;
+
 const EMPTY = `
 WITH taken AS MATERIALIZED (
   DELETE FROM gate_calls WHERE id = ANY (ARRAY (SELECT id FROM gate_calls WHERE gate LIKE 'h%' ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
@@ -43,14 +53,41 @@ WITH taken AS MATERIALIZED (
           WHERE t.project_no = ANY (ARRAY[g.project_no]) AND t.environment = g.environment AND t.host = g.host AND t.state IS NOT NULL
             FOR NO KEY UPDATE) t
 ), host_state AS MATERIALIZED (
-  SELECT t.*, n.second AS now_second, ${startsLeftIn("n.second", "0")} AS starts_left,
-         (SELECT true FROM open_jobs o
+  -- The column probe_goes is null where there is no probe, and false where nobody sends it.
+  SELECT t.*,
+         (SELECT o.node_id IS NOT NULL OR ${IS_SENT} FROM open_jobs o
            WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.region = ANY (${ALL_REGIONS}) AND o.job_id = t.probe
-             AND (o.node_id IS NOT NULL
-                  OR o.gate = 'h' || t.host AND o.due_at IS NOT NULL AND o.region <> ALL (ARRAY (SELECT r.region FROM held_regions r)))
-           LIMIT 1) IS NOT NULL AS has_probe
-    FROM host t
-   CROSS JOIN LATERAL (SELECT ${secondAt("clock_timestamp()")} AS second OFFSET 0) n
+             AND (o.node_id IS NOT NULL OR o.gate = 'h' || t.host AND o.due_at IS NOT NULL AND o.region <> ALL (${HELD}))
+           LIMIT 1) AS probe_goes
+    FROM (SELECT t.*, n.second AS now_second, ${startsLeftIn("n.second", "0")} AS starts_left, f.has_quota
+            FROM host t
+           CROSS JOIN LATERAL (SELECT ${secondAt("clock_timestamp()")} AS second OFFSET 0) n
+           CROSS JOIN LATERAL (SELECT (SELECT ${HAS_QUOTA} FROM flows f WHERE f.project_no = t.project_no) AS has_quota OFFSET 0) f) t
+), next_probe AS MATERIALIZED (
+  -- The oldest that can be sent. Where there is no probe, and none can be sent, it is the oldest.
+  SELECT t.project_no, t.environment, t.host, t.next_probe_at, p.*
+    FROM host_state t
+   CROSS JOIN LATERAL (
+         SELECT o.region, o.job_id, o.was_parked
+           FROM (SELECT h.region, h.job_id, h.due_at FROM gate_heads(t.project_no, t.environment, 'h' || t.host, ${PROBES_MAX}) h
+                  UNION ALL
+                 (SELECT o.region, o.job_id, o.parked_due_at
+                    FROM (SELECT o.* FROM open_jobs o
+                           WHERE NOT t.has_quota AND o.project_no = t.project_no AND o.environment = t.environment AND o.run_id IS NOT NULL
+                           ORDER BY o.run_id LIMIT ${RETRIES_READ_MAX}) o
+                   WHERE o.gate = 'h' || t.host LIMIT ${PROBES_MAX})) h
+          CROSS JOIN LATERAL (
+                SELECT o.region, o.job_id, o.gate, o.run_id, o.due_at IS NULL AS was_parked FROM open_jobs o
+                 WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.region = h.region AND o.job_id = h.job_id
+                   FOR NO KEY UPDATE SKIP LOCKED) o
+          WHERE h.region <> ALL (${HELD}) AND o.gate = 'h' || t.host AND (${IS_SENT} OR t.probe_goes IS NULL)
+          ORDER BY ${IS_SENT} DESC, h.due_at, h.job_id LIMIT 1) p
+   WHERE t.state = ${DOWN} AND t.by = ${BREAKER} AND t.probe_goes IS NOT TRUE
+), probing AS (
+  UPDATE open_jobs o SET due_at = greatest(now(), p.next_probe_at)
+    FROM next_probe p
+   WHERE o.project_no = ANY (ARRAY[p.project_no]) AND o.environment = p.environment AND o.region = p.region AND o.job_id = p.job_id
+  RETURNING o.project_no, o.environment, p.host, o.region, o.job_id, o.attempt, o.due_at, p.was_parked
 ), called AS MATERIALIZED (
   -- The probe that was to come when the host was opened by hand.
   SELECT t.project_no, t.environment, t.host, c.*
@@ -61,13 +98,12 @@ WITH taken AS MATERIALIZED (
     FROM host_state t CROSS JOIN LATERAL ${callInRamp("t.now_second", "t.starts_left", "")} c
    WHERE t.state = ${OPENING}
   UNION ALL
-  SELECT t.project_no, t.environment, t.host, c.*
-    FROM host_state t CROSS JOIN LATERAL call_oldest(t.project_no, t.environment, 'h' || t.host, t.next_probe_at) c
-   WHERE t.state = ${DOWN} AND t.by = ${BREAKER} AND NOT t.has_probe
+  SELECT * FROM probing
 ), noted AS (
   UPDATE target_hosts f SET parked = s.parked, probe = s.probe, state = s.state
     FROM (SELECT t.project_no, t.environment, t.host, c.parked,
-                 CASE WHEN t.state = ${DOWN} AND NOT t.has_probe THEN c.job_id ELSE t.probe END AS probe,
+                 CASE WHEN t.state <> ${DOWN} OR t.probe_goes THEN t.probe
+                      ELSE coalesce(c.job_id, CASE WHEN t.probe_goes IS NOT NULL THEN t.probe END) END AS probe,
                  CASE WHEN t.state = ${DOWN} OR c.parked > 0 OR EXISTS (SELECT FROM gate_heads(t.project_no, t.environment, 'h' || t.host, 1))
                       THEN t.state END AS state
             FROM host_state t

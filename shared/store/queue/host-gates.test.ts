@@ -3,7 +3,8 @@ import { randomBytes } from "node:crypto";
 import { keyCause } from "../../../test/support/cause.ts";
 import { HOSTS_PARKED_BY_HAND_MAX } from "../../domain/host-state.ts";
 import { idToUuid, JOB_PREFIX, RUN_PREFIX, uuidToId } from "../../domain/ids.ts";
-import type { ProjectNo } from "../../domain/scope.ts";
+import type { ProjectNo, Region } from "../../domain/scope.ts";
+import { addNode } from "../cell/nodes.ts";
 import { addEndpoint } from "../delivery-test-support.ts";
 import { explain, recordStatements } from "../plan-test-support.ts";
 import { cancelJob, retryRun } from "../resources/jobs-by-hand.ts";
@@ -106,6 +107,36 @@ async function passToSecond(project: ProjectNo, second: number): Promise<void> {
     [project],
   );
   await pass(project, second + 0.01 - (row?.age ?? expect.unreachable()));
+}
+
+/** Plans the next probe of the project's only host. */
+async function probeIn(project: ProjectNo, interval: string): Promise<void> {
+  await store.query(
+    "UPDATE target_hosts SET next_probe_at = now() + $2::interval WHERE project_no = $1 AND state = 0",
+    [project, interval],
+  );
+  await store.query(
+    `UPDATE open_jobs o SET due_at = t.next_probe_at FROM target_hosts t
+      WHERE o.project_no = $1 AND t.project_no = $1 AND o.job_id = t.probe AND o.due_at IS NOT NULL`,
+    [project],
+  );
+}
+async function lookAtLateProbes(): Promise<void> {
+  await lookAtHosts(store.db);
+  await emptyHostCalls(store.db);
+}
+
+/** Acts while only this region has delivery nodes. */
+async function onlyIn(region: Region, act: () => Promise<void>): Promise<void> {
+  const name = `node-${randomBytes(6).toString("hex")}`;
+  const id = await addNode(store.db, { kind: "delivery", name, regions: [region], process: "test" });
+  await store.query(
+    "UPDATE nodes SET seen_at = now() + CASE WHEN id = $1 THEN interval '1 h' ELSE interval '-1 h' END",
+    [id],
+  );
+  await act();
+  await store.query("UPDATE nodes SET dead = true WHERE id = $1", [id]);
+  await store.query("UPDATE nodes SET seen_at = now() WHERE NOT dead");
 }
 
 async function addWatchedProject(): Promise<ProjectNo> {
@@ -308,6 +339,54 @@ describe("a host of a project that parks what is due at failing hosts", () => {
       expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(free), parked: "1" });
       expect(await claimFree()).toMatchObject([{ kind: "granted" }]);
     });
+  });
+
+  test("goes on with a probe of another region while that of the probe has no delivery nodes", async () => {
+    const project = await addWatchedProject();
+    const { host, jobs } = await addDownHost(project, 1);
+    await probeIn(project, "1 h");
+    const [far = ""] = await addJobs(project, host, 1, { region: "eu-central" });
+    const claimFar = () =>
+      claimShortFirst(store.db, nodeId, [store.claimOf(project, far, { region: "eu-central" })]);
+    expect(await start(project)).toEqual([]);
+    expect(await claimFar()).toMatchObject([{ kind: "gone" }]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[0] as string), parked: "1" });
+    await probeIn(project, "-10 s");
+    await onlyIn("us-east", lookAtLateProbes);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(jobs[0] as string), parked: "1" });
+    await onlyIn("eu-central", lookAtLateProbes);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(far), parked: "0" });
+    // The region has nodes again. What was the probe is parked like all others.
+    expect(await start(project)).toEqual([]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(far), parked: "1" });
+    expect(await claimFar()).toMatchObject([{ kind: "granted" }]);
+  });
+
+  test("is probed by a retry by hand, whose run is counted already, while the month has no runs left for the probe", async () => {
+    const project = await addWatchedProject();
+    const { host } = await addDownHost(project, 0);
+    await probeIn(project, "1 h");
+    // Before the retry more jobs wait than are looked at.
+    const [first = ""] = await addJobs(project, host, 12);
+    expect(await start(project)).toEqual([]);
+    const [failed] = await store.query<{ id: string; job_id: string }>(
+      "SELECT id, job_id FROM runs WHERE project_no = $1 LIMIT 1",
+      [project],
+    );
+    const [runId, jobId] = [failed?.id ?? "", failed?.job_id ?? ""];
+    const scope = { ...scopeOf(project), sinceAt: 0 };
+    await retryRun(store.db, scope, uuidToId(RUN_PREFIX, runId), store.newRunId(), keyCause());
+    expect(await start(project)).toEqual([]);
+    await store.query("UPDATE flows SET month_runs_max = month_runs WHERE project_no = $1", [project]);
+    await probeIn(project, "-10 s");
+    expect(await start(project)).toEqual([]);
+    expect(await rowOf(project, host)).toMatchObject({ probe: idToUuid(first) });
+    await onlyIn("us-east", lookAtLateProbes);
+    expect(await rowOf(project, host)).toMatchObject({ probe: jobId });
+    const probing = await start(project);
+    expect(idsOf(probing)).toEqual([uuidToId(JOB_PREFIX, jobId)]);
+    await settle(probing, host, false);
+    expect(await hostsOf(project)).toMatchObject([{ state: "opening" }]);
   });
 
   test("is not probed sooner where a client retries the job of the probe", async () => {

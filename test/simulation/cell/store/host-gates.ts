@@ -6,9 +6,28 @@ import {
 import { HOSTS_WATCHED } from "../../../../shared/store/database/codes.ts";
 import { HOST_CODES } from "../../../../shared/store/queue/host-gates.ts";
 import { isWatched, type Met, type Verdict } from "./claims.ts";
-import { calledArrays, callGate, flowKeyOf, type GateScope, gateOf, headsOf } from "./gates.ts";
-import { type Instant, numbers, SECOND, texts, textsOrNull, toMs, toMsOrNull } from "./parameters.ts";
-import type { Refusal } from "./permits.ts";
+import {
+  byTurn,
+  calledArrays,
+  callGate,
+  flowKeyOf,
+  type GateScope,
+  gateOf,
+  headsOf,
+  rowsAtGate,
+} from "./gates.ts";
+import { hasNode } from "./keyed-claims.ts";
+import {
+  type Instant,
+  monthOf,
+  numbers,
+  SECOND,
+  texts,
+  textsOrNull,
+  toMs,
+  toMsOrNull,
+} from "./parameters.ts";
+import { type Refusal, runsLeft } from "./permits.ts";
 import type { GateCallRow, OpenJobRow, Statement, StatementTime, Tables, TargetHostRow } from "./tables.ts";
 
 /**
@@ -20,6 +39,7 @@ const { DOWN, OPENING, BREAKER, HAND } = HOST_CODES;
 const RAMP_HEADS = 256;
 const DOUBLINGS_MAX = 15;
 const OLDEST_OF = 8;
+const PROBES_MAX = 8;
 const FAILURES_MAX = 30_000;
 const PROBE_LATE: Instant = 5 * SECOND;
 
@@ -377,18 +397,19 @@ export const emptyHostCalls: Statement = (tables, { now, clock }) => {
     const change = calls.reduce((sum, { waiting_change }) => sum + waiting_change, 0);
     const second = secondAt(row, clock);
     const startsLeft = startsLeftIn(row, second);
-    const hasProbe = isProbeUnderWay(tables, row);
-    const needsProbe = row.state === DOWN && row.by === BREAKER && !hasProbe;
+    const probe = findProbe(tables, row);
+    const probeGoes = probe !== null && (probe.node_id !== null || isSent(tables, probe, now));
+    const needsProbe = row.state === DOWN && row.by === BREAKER && !probeGoes;
     const next: Called[] = [
       // The attempt that was to be the next probe when the host was opened by hand.
       ...(row.state === OPENING && startsLeft > 0 ? callOldest(tables, now, row, null) : []),
       ...(row.state === OPENING
         ? callInRamp(tables, now, row, second, startsLeft).map((its) => ({ row: its, wasParked: true }))
         : []),
-      ...(needsProbe ? callOldest(tables, now, row, row.next_probe_at) : []),
+      ...(needsProbe ? callProbe(tables, now, row, probe !== null) : []),
     ];
     row.parked = Math.max(row.parked + change - countParked(next), 0);
-    if (row.state === DOWN && !hasProbe) row.probe = next[0]?.row.id ?? null;
+    if (row.state === DOWN && !probeGoes) row.probe = next[0]?.row.id ?? probe?.id ?? null;
     const isThere = headsOf(tables, row, hostGateOf(row.host), 1).length > 0;
     if (row.state === OPENING && row.parked === 0 && !isThere) row.state = null;
     called.push(...next.map((its) => its.row));
@@ -396,11 +417,38 @@ export const emptyHostCalls: Statement = (tables, { now, clock }) => {
   return [{ taken: taken.length, called: calledArrays(tables, called) }];
 };
 
-function isProbeUnderWay(tables: Tables, row: TargetHostRow): boolean {
+/** The probe that is on the wire, or owed in a region that is not held. */
+function findProbe(tables: Tables, row: TargetHostRow): OpenJobRow | null {
   const probe = row.probe === null ? undefined : tables.open_jobs.get(row.probe);
-  if (probe === undefined || !isSameScope(probe, row)) return false;
+  if (probe === undefined || !isSameScope(probe, row)) return null;
   const isInLane = probe.gate === hostGateOf(row.host) && probe.due_at !== null;
-  return probe.node_id !== null || (isInLane && !tables.held_regions.has(probe.region));
+  return probe.node_id !== null || (isInLane && !tables.held_regions.has(probe.region)) ? probe : null;
+}
+
+/** Whether a delivery node sends the attempt, and the month has a run for it. */
+function isSent(tables: Tables, { project_no, region, run_id }: OpenJobRow, now: Instant): boolean {
+  const flow = tables.flows.get(project_no);
+  const hasQuota = flow !== undefined && (runsLeft(flow, monthOf(now)) ?? 1) > 0;
+  return hasNode(tables, region, now) && (hasQuota || run_id !== null);
+}
+
+/** Makes the oldest attempt due that is sent. If there is none, and no probe either, makes the oldest due. */
+function callProbe(tables: Tables, now: Instant, host: TargetHostRow, hasProbe: boolean): Called[] {
+  const gate = hostGateOf(host.host);
+  const flow = tables.flows.get(host.project_no);
+  const isSpent = flow !== undefined && (runsLeft(flow, monthOf(now)) ?? 1) <= 0;
+  const byHand = rowsAtGate(tables, host, gate)
+    .filter(({ run_id }) => isSpent && run_id !== null)
+    .sort((one, other) => ((one.run_id ?? "") < (other.run_id ?? "") ? -1 : 1))
+    .slice(0, PROBES_MAX);
+  const heads = [...headsOf(tables, host, gate, PROBES_MAX), ...byHand]
+    .filter(({ region }) => !tables.held_regions.has(region))
+    .sort(byTurn);
+  const row = heads.find((its) => isSent(tables, its, now)) ?? (hasProbe ? undefined : heads[0]);
+  if (row === undefined) return [];
+  const wasParked = row.due_at === null;
+  row.due_at = Math.max(now, host.next_probe_at ?? now);
+  return [{ row, wasParked }];
 }
 
 export const lookAtHosts: Statement = (tables, { now }) => {

@@ -132,7 +132,8 @@ function readState(
   };
 }
 
-const hasNode = (tables: Tables, region: number, now: Instant): boolean =>
+/** Whether a delivery node of the region has given a sign of life of late. */
+export const hasNode = (tables: Tables, region: number, now: Instant): boolean =>
   [...tables.nodes.values()].some(
     ({ kind, dead, regions, seen_at }) =>
       kind === "delivery" && !dead && regions.includes(region) && seen_at > now - UNSEEN,
