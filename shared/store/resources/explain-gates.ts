@@ -20,6 +20,9 @@ const AHEAD_AT_GATE = `(
                     AND (q.parked_due_at, q.job_id) < (coalesce(o.parked_due_at, o.due_at), $3)
                   LIMIT ${AHEAD_MAX + 1}) before) n)`;
 
+/** Whether the attempt is parked. What the ramp of a host has put off until one of its next seconds waits as what is parked there does. */
+export const IS_PARKED = "(o.due_at IS NULL OR o.due_at > now() AND o.gate >= 'h' AND o.gate < 'i')";
+
 export const GATE_COLUMNS = `t.state AS host_state, t.by AS host_by, ${epochMs("t.next_probe_at")} AS host_next_probe_at, o.gate, o.has_place, k.flow_key, k.concurrency AS flow_concurrency, k.rate_count, k.rate_seconds, k.paused AS flow_paused,
        k.in_use AS flow_in_use, ${epochMs(nextStartOf("k"))} AS flow_next_start_at,
        CASE WHEN o.gate IS NOT NULL OR o.flow_key IS NOT NULL THEN ${AHEAD_AT_GATE} END AS ahead_at_gate`;

@@ -49,6 +49,35 @@ test("who goes before a job at its flow key is counted by the index of gates, ho
   }
 });
 
+test("what the ramp of a host has put off until its next second waits for the host", async () => {
+  const project = await store.addProject();
+  const host = "target.example";
+  const jobs = await store.addJobs(project, 4);
+  await store.query(
+    "INSERT INTO target_hosts (project_no, environment, host, state, by, parked) VALUES ($1, 1, $2, 1, 0, 2)",
+    [project, host],
+  );
+  const stand = (job: string | undefined, at: string | null) =>
+    store.query(
+      "UPDATE open_jobs SET parked_due_at = due_at, gate = $2, due_at = now() + $3::interval WHERE job_id = $1",
+      [idToUuid(job ?? ""), `h${host}`, at],
+    );
+  const [called, putOff, parked, other] = jobs;
+  await stand(called, "0");
+  await stand(putOff, "1 h");
+  await stand(parked, null);
+  const scope = { projectNo: project, environment: "production" as const, sinceAt: 0 };
+  const found = await Promise.all(
+    [called, putOff, parked, other].map((job) => findExplained(store.db, scope, job ?? "")),
+  );
+  expect(found.map((each) => [each?.owed?.parkedFor, each?.owed?.ahead])).toEqual([
+    [null, 1],
+    ["host", 1],
+    ["host", 2],
+    [null, 0],
+  ]);
+});
+
 test("who goes before a job among thousands of one instant is counted, unless thousands of older jobs are due later", async () => {
   const project = await store.addProject();
   const [jobId = ""] = await store.addJobs(project, 1);

@@ -38,6 +38,7 @@ import {
   GATE_COLUMNS,
   GATE_JOINS,
   type GateRow,
+  IS_PARKED,
   parkedForOf,
   readFlow,
   readHostStanding,
@@ -156,7 +157,7 @@ WITH ended_run AS MATERIALIZED (
    LIMIT ${TIMELINE_ENTRIES_MAX}
 )
 SELECT ${epochMs("now()")} AS as_of, e.status AS ended_status, ${epochMs(`CASE WHEN e.status = ${CANCELED} THEN e.ended_at END`)} AS canceled_at,
-       o.attempt, o.run_id, ${IS_OWED} AS is_owed, ${epochMs(OWED_SINCE)} AS due_at, o.due_at IS NULL AS is_parked,
+       o.attempt, o.run_id, ${IS_OWED} AS is_owed, ${epochMs(OWED_SINCE)} AS due_at, ${IS_PARKED} AS is_parked,
        ${GATE_COLUMNS},
        ${epochMs("o.started_at")} AS started_at, CASE WHEN ${IS_OWED} THEN ${AHEAD} END::int AS ahead,
        f.held AS is_project_held, EXISTS (SELECT FROM held_regions h WHERE h.region = $4) AS is_region_held,
