@@ -136,8 +136,10 @@ describe("a hostile host", () => {
     "HTTP/1.1 999999 What\r\n\r\n",
     "HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
     "\u0000".repeat(100),
-  ])("that answers %j is a fault", async (bytes) => {
-    expect((await postTo((socket) => socket.end(bytes))).kind).toBe("faulted");
+    "HTTP/1.1 20",
+  ])("that answers %j is a fault, and has answered", async (bytes) => {
+    const exchange = await postTo((socket) => socket.end(bytes));
+    expect(exchange).toMatchObject({ kind: "faulted", hasAnswered: true });
   });
 
   test.each([100, 101, 102, 103, 199])("that answers %d before its answer is waited for", async (status) => {
@@ -270,6 +272,7 @@ describe("a hostile host", () => {
     expect(exchange).toEqual({
       kind: "faulted",
       message: "The target sent more than 65536 bytes of headers.",
+      hasAnswered: true,
     });
   });
 

@@ -34,6 +34,11 @@ describe("an attempt", () => {
     },
   );
 
+  test("finds somebody who answers, though not in HTTP", () => {
+    const message = "The target did not answer in HTTP.";
+    expect(foundNobody({ kind: "faulted", message, hasAnswered: true })).toBe(false);
+  });
+
   test.each<[string, Exchange]>([
     ["nothing was sent, since it was too late", { kind: "unsent", because: "late" }],
     ["nothing was sent, since there was no secret", { kind: "unsent", because: "unsigned" }],

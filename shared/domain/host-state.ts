@@ -44,10 +44,14 @@ export interface HostStanding {
 /** The statuses with which a proxy in front of a target answers while the target is not there. */
 const NOBODY_STATUSES: readonly number[] = [502, 503, 504];
 
-/** Whether an attempt found nobody: no connection, no TLS, no end in time, or such a status. Null if that is unknown. */
+/**
+ * Whether an attempt found nobody: no connection, no TLS, no end in time, or such a status. Null if that is unknown. Who answers
+ * in time, but not in HTTP, is somebody.
+ */
 export function foundNobody(exchange: Exchange): boolean | null {
   switch (exchange.kind) {
     case "faulted":
+      return exchange.hasAnswered !== true;
     case "stalled":
       return true;
     case "unsent":

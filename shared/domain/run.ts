@@ -70,8 +70,11 @@ export type Exchange =
       /** `enough`: the most that is ever read was read. `stalled`: the deadline came before the end. */
       bodyEnd: "complete" | "enough" | "broken" | "stalled";
     }
-  /** No status line came: the name, the connection or TLS failed, or the address may not be dialled. */
-  | { kind: "faulted"; message: string }
+  /**
+   * No answer of HTTP came: the name, the connection or TLS failed, or the address may not be dialled. `hasAnswered`: the target
+   * sent something else, or the beginning of an answer's head.
+   */
+  | { kind: "faulted"; message: string; hasAnswered?: true }
   | { kind: "stalled" }
   /** Nothing was sent: the deadline had come before, or there was no secret to sign with. */
   | { kind: "unsent"; because: "late" | "unsigned" }

@@ -107,7 +107,8 @@ export class Connection {
     const exchange = reader.exchange();
     if (head === null || exchange === null) {
       const otherwise = "The target closed the connection within the head of its answer.";
-      this.end({ kind: "faulted", message: reader.fault ?? explainFault(this.error, otherwise) });
+      const message = reader.fault ?? explainFault(this.error, otherwise);
+      this.end({ kind: "faulted", message, hasAnswered: true });
       return;
     }
     const isWhole = head.isPersistent && reader.bodyEnd === "complete" && !reader.hasMore;
