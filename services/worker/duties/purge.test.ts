@@ -187,12 +187,12 @@ test("dead nodes are purged a month after their last beat, unless an older node 
   expect(await names()).toEqual(["worker-4503"]);
 });
 
-test("hosts that are well are forgotten a day after their last row of failures; all others stay", async () => {
+test("hosts that are well are forgotten after a day, and a month after the begin of a row of failures; all others stay", async () => {
   await store.query(
     `INSERT INTO target_hosts (project_no, environment, host, since, state, by, failures, failing_since)
      SELECT 7, 1, 'h' || n, now() - CASE n WHEN 4501 THEN interval '24 hours' ELSE interval '26 hours' END, CASE n WHEN 4502 THEN 0 END,
             CASE n WHEN 4502 THEN 1 END, CASE WHEN n % 2 = 0 OR n = 4503 THEN 3 ELSE 0 END,
-            CASE WHEN n % 2 = 0 THEN now() - interval '26 hours' WHEN n = 4503 THEN now() END
+            CASE WHEN n % 2 = 0 THEN now() - interval '32 days' WHEN n = 4503 THEN now() - interval '30 days' END
        FROM generate_series(1, 4503) AS n`,
   );
   expect(await purgeExpired(store.db, Date.now())).toBe(4_500);
