@@ -207,6 +207,35 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect(await seriesOf()).toEqual(series);
   });
 
+  test("is not down where its 30 s were over only when the last attempt was settled", async () => {
+    const project = await addWatchedProject();
+    const host = newHost();
+    await addJobs(project, host, 21);
+    const running = await start(project);
+    expect(running.length).toBe(21);
+    const settleAfter = (some: readonly Running[], durationMs: number) =>
+      settleAttempts(
+        store.db,
+        some.map((each) =>
+          settlementOf(each, {
+            ...failedWith(LATER),
+            isPlain: false,
+            durationMs,
+            met: { host, nobody: true },
+          }),
+        ),
+      );
+    await settleAfter(running.slice(0, 19), 1_000);
+    // All of them began 40 s ago, and the next one ended after 20 s.
+    await pass(project, 40);
+    const started = "UPDATE open_jobs SET started_at = started_at - interval '40 s' WHERE project_no = $1";
+    await store.query(started, [project]);
+    await settleAfter(running.slice(19, 20), 20_000);
+    expect(await rowOf(project, host)).toMatchObject({ state: null, failures: 20 });
+    await settleAfter(running.slice(20), 31_000);
+    expect(await hostsOf(project)).toMatchObject([{ host, state: "down" }]);
+  });
+
   test("is left alone where the project does not ask for it", async () => {
     const project = await store.addProject();
     const host = newHost();

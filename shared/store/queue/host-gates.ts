@@ -199,16 +199,18 @@ export const hostEvent = (type: EventType, host: string, shard: string) =>
 
 /**
  * The findings of a settlement about hosts, behind `host`, `attempt` (with `host` and `nobody`: whether it found nobody there,
- * null if unknown) and `done`. A series of attempts that found nobody, in the order of settlement, brings a host down. The end
- * of a probe opens the host or plans the next probe.
+ * null if unknown) and `done`. A series of attempts that found nobody, in the order of settlement, brings a host down. It lasts
+ * from the first start to the last end that this statement settles, however late it is settled. The end of a probe opens the host
+ * or plans the next probe.
  */
 export const WATCH_HOSTS = `met AS MATERIALIZED (
-  SELECT h.*, a.last_other, a.after_other, a.all_nobody, a.first_after, a.first_nobody, a.probe_ended, a.probe_met
+  SELECT h.*, a.last_other, a.after_other, a.all_nobody, a.first_after, a.first_nobody, a.last_end, a.probe_ended, a.probe_met
     FROM host h
    CROSS JOIN LATERAL (
          SELECT max(n) FILTER (WHERE NOT nobody) AS last_other,
                 count(*) FILTER (WHERE nobody AND n > m.other) AS after_other, count(*) FILTER (WHERE nobody) AS all_nobody,
                 min(started_at) FILTER (WHERE nobody AND n > m.other) AS first_after, min(started_at) FILTER (WHERE nobody) AS first_nobody,
+                max(started_at + duration_ms * interval '1 ms') FILTER (WHERE nobody AND n > m.other) AS last_end,
                 bool_or(job_id = h.probe) AS probe_ended, bool_or(NOT nobody) FILTER (WHERE job_id = h.probe) AS probe_met
            FROM attempt a
           CROSS JOIN (SELECT coalesce(max(n) FILTER (WHERE NOT nobody), 0) AS other FROM attempt b
@@ -222,7 +224,7 @@ export const WATCH_HOSTS = `met AS MATERIALIZED (
   SELECT c.*, coalesce(state = ${DOWN} AND probe_ended AND probe_met, false) AS goes_up,
          coalesce(state = ${DOWN} AND probe_ended AND NOT coalesce(probe_met, false), false) AS probes_again,
          coalesce(state IS DISTINCT FROM ${DOWN} AND new_failures >= ${HOST_DOWN_ATTEMPTS_MIN}
-                  AND new_failing_since <= now() - interval '${HOST_DOWN_SECONDS_MIN} s'
+                  AND new_failing_since <= last_end - interval '${HOST_DOWN_SECONDS_MIN} s'
                   AND (SELECT park_failing_hosts FROM projects p WHERE p.no = c.project_no), false) AS goes_down
     FROM counted_hosts c
 ), planned AS MATERIALIZED (

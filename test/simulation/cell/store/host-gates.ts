@@ -262,6 +262,7 @@ export function callHosts(
 export interface MetHost extends GateScope {
   id: string;
   startedAt: Instant;
+  endedAt: Instant;
   host: string | null;
   nobody: boolean | null;
 }
@@ -349,7 +350,7 @@ export function watchHosts(
       !isDown &&
       failures >= HOST_DOWN_ATTEMPTS_MIN &&
       failingSince !== null &&
-      failingSince <= now - HOST_DOWN_SECONDS_MIN * SECOND &&
+      failingSince <= Math.max(...after.map(({ endedAt }) => endedAt)) - HOST_DOWN_SECONDS_MIN * SECOND &&
       tables.projects.get(row.project_no)?.park_failing_hosts === true;
     const isSame = failures === row.failures && failingSince === row.failing_since;
     if (!goesUp && !goesDown && !probesAgain && isSame) continue;

@@ -19,6 +19,7 @@ import {
   type Instant,
   numbers,
   numbersOrNull,
+  SECOND,
   texts,
   textsOrNull,
   toMs,
@@ -94,7 +95,8 @@ export const settleWhole: Statement = (tables, time, values) => {
   const met: MetHost[] = [];
   const answers = settleSome(tables, time, outcomes, values, (run, row, { n }, frees) => {
     const { project_no, environment, id } = row;
-    met.push({ project_no, environment, id, startedAt: run.started_at, ...hostOf(n) });
+    const [startedAt, endedAt] = [run.started_at, run.started_at + (run.duration_ms * SECOND) / 1_000];
+    met.push({ project_no, environment, id, startedAt, endedAt, ...hostOf(n) });
     tagRun(tables, run, row.tags);
     noteShiftedRun(tables, run, row.tags);
     const key = keyOfJob(tables, row);
