@@ -15,8 +15,9 @@ const HOST_PAUSE_MS = 500;
 
 /**
  * Claims one owed attempt and, if it is granted, sends and settles it. The answer comes with the claim. It is "gone"
- * for an attempt that is parked, and for one that the node has claimed already: while a shard moves, two workers tell
- * of the same attempts. It is null if the claim failed, or if another attempt of the same job or delivery is in flight.
+ * for an attempt that is parked, and for one that the node has claimed already: two workers tell of the same attempts
+ * while a shard moves, and a gateway and a worker tell of the same job if a sweep finds it before it is claimed. It is
+ * null if the claim failed, or if another attempt of the same job or delivery is in flight.
  * `keptAt` names the host at which the attempt was parked and the caller keeps a place for it.
  */
 export type ClaimAndSend = (region: Region, item: DueItem, keptAt?: string | null) => Promise<Answer | null>;

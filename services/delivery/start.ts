@@ -1,6 +1,8 @@
 import { randomBytes } from "node:crypto";
-import type { AnsweredItem, Due } from "../../shared/bus/messages.ts";
+import { sendHints } from "../../shared/bus/hints.ts";
+import { type AnsweredItem, type Due, NO_WORKER } from "../../shared/bus/messages.ts";
 import { createIdSource, type IdSource } from "../../shared/domain/ids.ts";
+import type { OwedAttempt, Placed } from "../../shared/domain/owed.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import { single } from "../../shared/platform/metrics/metrics.ts";
@@ -114,6 +116,22 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
     if (answers.length > 0) bus.sendAnswers(workerNodeId, answer);
   }
 
+  const granted = new Map(regions.map((region) => [region, metrics.granted("jobs", region)]));
+  let left: Placed<OwedAttempt>[] = [];
+  /** Jobs that a gateway has created. It waits for no answers, so the shards hear of what is still owed. */
+  function handleCreated({ region, items }: Due): void {
+    for (const item of items) {
+      void claimAndSend(region, item).then((answer) => {
+        if (answer?.kind === "granted") granted.get(region)?.(clock.now() - item.dueAt, false);
+        else if (answer?.kind !== "gone" && left.push({ ...item, region }) === 1) setImmediate(hintAtLeft);
+      });
+    }
+  }
+  function hintAtLeft(): void {
+    sendHints(bus, { owed: left, freed: [] });
+    left = [];
+  }
+
   const heartbeat = createHeartbeat(cell, options);
   async function beat(): Promise<void> {
     sendBeat();
@@ -133,7 +151,10 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   const gateCalls = createGateCalls(cell);
   const silentBus = createSilentBusSweep({ db, regions, room, claimAndSend });
   const subscriptions = [
-    bus.onDue(nodeId, (due) => void handle(due)),
+    bus.onDue(nodeId, (due) => {
+      if (due.workerNodeId === NO_WORKER) handleCreated(due);
+      else void handle(due);
+    }),
     bus.onBeat("worker", (heard) => silentBus.heardWorker(heard.regions)),
   ];
   const beating = repeat("beat", BEAT_EVERY_MS, beat, log);
@@ -149,7 +170,9 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
       isDraining = true;
       sendBeat();
       const abortAt = performance.now() + options.drainTimeoutMs;
-      while (inFlight.size > 0 && performance.now() < abortAt) await Bun.sleep(DRAIN_LOOK_MS);
+      // An idle node stays for a moment, too, and refuses what others sent before they heard of the drain.
+      do await Bun.sleep(DRAIN_LOOK_MS);
+      while (inFlight.size > 0 && performance.now() < abortAt);
       shutdown.abort();
       // An outage of Postgres may outlast this. Then the process ends in the middle of it (platform/shutdown.ts), and what
       // it could not settle ends as an attempt of a dead node does.

@@ -11,6 +11,7 @@ import type { Seal } from "../../shared/platform/seal/seal.ts";
 import { NO_TRACES, type Traces } from "../../shared/platform/traces/traces.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createConsolePages } from "../console/pages.ts";
+import { createAnnouncer } from "./announcer.ts";
 import { createApp } from "./app.ts";
 import { createDocsPages } from "./docs-pages.ts";
 import { createRateLimiter } from "./rate/limiter.ts";
@@ -71,7 +72,8 @@ export async function startGateway(
   const ids = createIdSource(randomBytes);
   const [ownKey, ...otherKeys] = seal.deriveKeys("cursor");
   const pager = createPager(makeTagOf(ownKey), ...otherKeys.map(makeTagOf));
-  const creation = createJobCreation({ db, bus, clock, metrics });
+  const announcer = createAnnouncer({ bus, clock });
+  const creation = createJobCreation({ db, announcer, metrics });
   const lastUse = createLastUse({ db, clock, log });
   const authenticator = createAuthenticator(db, lastUse, clock.real && 0);
   const rateLimiter = createRateLimiter(db, log);
@@ -123,6 +125,7 @@ export async function startGateway(
     async stop() {
       await server.stop();
       await Promise.all([creation.drain(), lastUse.stop(), rateLimiter.stop()]);
+      announcer.stop();
     },
   };
 }

@@ -21,13 +21,19 @@ export interface Command {
   owed: OwedAttempt[];
 }
 
-/** Worker to one delivery node, on `due.<nodeId>`: claim and send these now. */
+/** Worker or gateway to one delivery node, on `due.<nodeId>`: claim and send these now. */
 export interface Due {
-  /** The node id of the worker that waits for the answers. */
+  /** The node id of the worker that waits for the answers; NO_WORKER if a gateway has sent the message. */
   workerNodeId: number;
   region: Region;
   items: DueItem[];
 }
+
+/**
+ * A gateway tells a delivery node of jobs that are due when they are committed, and no command tells of them. The node tells
+ * their shards of those that it does not take.
+ */
+export const NO_WORKER = 0;
 
 export interface DueItem extends OwedAttempt {
   shard: number;

@@ -87,6 +87,12 @@ describe("the metrics of three processes", () => {
       expect(gateway.value(`jobwheel_refusals_total{code="${code}"}`)).toBe(1);
 
     expect(delivery.value('jobwheel_attempts_settled_total{outcome="succeeded"}')).toBe(JOBS);
+    // The node counts a job of which a gateway has told it, and the worker any other, each once.
+    const grantedOn = (page: typeof delivery) =>
+      ["on_time", "late", "held_back"]
+        .map((start) => `jobwheel_attempts_granted_total{kind="jobs",region="us-east",start="${start}"}`)
+        .reduce((sum, name) => sum + (page.value(name) ?? 0), 0);
+    await untilShown("worker", (page) => grantedOn(page) + grantedOn(delivery) === JOBS);
     for (const kind of ["jobs", "webhooks"]) {
       const place = `{kind="${kind}",region="us-east"}`;
       expect(delivery.value(`jobwheel_lateness_seconds_count${place}`)).toBe(JOBS);

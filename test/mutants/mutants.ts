@@ -200,6 +200,27 @@ export const MUTANTS: readonly Mutant[] = [
     caughtBy: `${QUEUE}/sweep.test.ts`,
   },
   {
+    name: "a shard does not hear of a job that a delivery node does not take from a gateway",
+    file: "services/delivery/start.ts",
+    from: "left.push({ ...item, region }) === 1",
+    to: "left.push({ ...item, region }) === 0",
+    caughtBy: "test/flow/due-from-gateway.test.ts",
+  },
+  {
+    name: "a gateway tells a delivery node of more jobs than it has room for",
+    file: "services/gateway/announcer.ts",
+    from: "node.room -= items.length;",
+    to: "",
+    caughtBy: "services/gateway/announcer.test.ts",
+  },
+  {
+    name: "all due jobs of a statement may start if one permit is free",
+    file: "shared/store/resources/job-creation.ts",
+    from: "takenOf.set(job.projectNo, taken + 1)",
+    to: "takenOf.set(job.projectNo, taken)",
+    caughtBy: "shared/store/resources/ordinary-creation.test.ts",
+  },
+  {
     name: "what a sweep finds is not kept",
     file: "services/worker/shard/shard.ts",
     from: "for (const row of rows) if (this.keep(row, now, true)) newsCount++;",

@@ -1,10 +1,9 @@
-import type { Bus } from "../../../shared/bus/bus.ts";
-import { sendCommands } from "../../../shared/bus/hints.ts";
-import type { Clock } from "../../../shared/platform/clock.ts";
+import type { OwedAttempt, Placed } from "../../../shared/domain/owed.ts";
 import type { Metrics } from "../../../shared/platform/metrics/metrics.ts";
 import { type Batcher, createBatcher } from "../../../shared/store/database/batch.ts";
 import type { Database } from "../../../shared/store/database/database.ts";
 import { type Created, createJobs, type JobToCreate } from "../../../shared/store/resources/job-creation.ts";
+import type { Announcer } from "../announcer.ts";
 
 /** Bounds of one statement. Larger ones save little and make the first request wait for the last. */
 const REQUESTS_PER_STATEMENT_MAX = 100;
@@ -19,14 +18,16 @@ const KNOWN_LANES_MAX = 100_000;
 /** Creates the jobs of each request together or not at all. Their results are all of one kind. */
 export type JobCreation = Batcher<readonly JobToCreate[], Created[]>;
 
-/** Creates jobs by group commit, and tells the workers of jobs that are due soon. */
+/**
+ * Creates jobs by group commit. A delivery node is told of each job that may start, and the workers of all others that are due
+ * soon. The jobs of a batch go to the workers, whose lanes take turns.
+ */
 export function createJobCreation(options: {
   db: Database;
-  bus: Bus;
-  clock: Clock;
+  announcer: Announcer;
   metrics: Metrics;
 }): JobCreation {
-  const { db, bus, clock, metrics } = options;
+  const { db, announcer, metrics } = options;
   const timed = metrics.statement("create_jobs");
   const jobsCreated = metrics.jobsCreated.of({ origin: "api" });
   const knownLanes = new Set<string>();
@@ -35,14 +36,21 @@ export function createJobCreation(options: {
       if (knownLanes.size > KNOWN_LANES_MAX) knownLanes.clear();
       const jobs = requests.flat();
       const created = await timed(jobs.length, () => createJobs(db, jobs, knownLanes));
-      const owed = created.flatMap((answer) => (answer.kind === "created" ? answer.owed : []));
       jobsCreated.inc(created.filter(({ kind }) => kind === "created").length);
-      sendCommands(bus, owed, clock.now());
+      const startable: Placed<OwedAttempt>[] = [];
+      const others: Placed<OwedAttempt>[] = [];
       let taken = 0;
-      return requests.map(({ length }) => {
+      const answers = requests.map(({ length }) => {
         taken += length;
-        return created.slice(taken - length, taken);
+        const answer = created.slice(taken - length, taken);
+        for (const each of answer) {
+          if (each.kind === "created")
+            (each.mayStart && length === 1 ? startable : others).push(...each.owed);
+        }
+        return answer;
       });
+      announcer.announce(startable, others);
+      return answers;
     },
     itemsMax: REQUESTS_PER_STATEMENT_MAX,
     gatherMs: GATHER_MS,

@@ -212,7 +212,7 @@ export function createMetrics(): Metrics {
     },
     sweepFound: count(
       "sweep_found_total",
-      "Owed attempts that only a sweep found: scheduled beyond the horizon, or hinted at by a message that was lost or late.",
+      "Owed attempts that only a sweep found: scheduled beyond the horizon, told of by a lost or late message, or told to a delivery node by a gateway and not claimed yet.",
     ),
     leaseChanges: {
       acquired: leases.of({ change: "acquired" }),

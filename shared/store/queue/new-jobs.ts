@@ -73,12 +73,12 @@ export const newJobs = (
 export const newJobsOfKnownLanes = (from: string, withTags: WithTags): string => jobsOf(from, "", withTags);
 
 /**
- * A statement of its own that makes the one job of `from`, which has no tags and no flow, under the same terms. `returning` may
- * name columns of open_jobs.
+ * A statement of its own that makes the one job of `from`, which has no tags and no flow, under the same terms. `from` may read
+ * the CTE `before`, and `returning` may name columns of open_jobs.
  */
-export function newJobOfKnownLane(from: string, returning: string): string {
+export function newJobOfKnownLane(before: string, from: string, returning: string): string {
   const { job, owed } = insertsOf(from, "", { tags: false });
-  return `WITH job AS (
+  return `WITH ${before}, job AS (
   ${job}
 )
 ${owed}

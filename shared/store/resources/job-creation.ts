@@ -1,7 +1,7 @@
 import type { Flow } from "../../domain/flow-key.ts";
 import { haveSameBits, idToUuid } from "../../domain/ids.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../domain/owed.ts";
-import type { Scope } from "../../domain/scope.ts";
+import type { ProjectNo, Scope } from "../../domain/scope.ts";
 import type { TraceContext } from "../../domain/trace.ts";
 import { environmentCode, regionCode } from "../database/codes.ts";
 import { idColumn, instantColumn, int2Column, int4Column, textColumn } from "../database/columns.ts";
@@ -10,6 +10,7 @@ import { traceHex } from "../database/traces.ts";
 import { giveFlows, IS_PARKED } from "../queue/given-flows.ts";
 import { COUNTED_MONTH, clearsIn, HAS_QUOTA } from "../queue/month.ts";
 import { DUE_AT, newJobs, type WithTags } from "../queue/new-jobs.ts";
+import { SEEM_FREE } from "../queue/permits.ts";
 import type { KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import type { AskedJob } from "./jobs.ts";
@@ -30,8 +31,11 @@ export interface JobToCreate extends Omit<AskedJob, "tags" | "flow">, Placed<Sco
 }
 
 export type Created =
-  /** The job was committed, and its first attempt is owed. */
-  | { kind: "created"; owed: Placed<OwedAttempt>[] }
+  /**
+   * The job was committed, and its first attempt is owed. `mayStart` tells whether the attempt is due, has no flow key, and its
+   * project seemed to have a permit for it, by a look without a lock.
+   */
+  | { kind: "created"; owed: Placed<OwedAttempt>[]; mayStart: boolean }
   /** The project's month has no run left, and ends in so many milliseconds. */
   | { kind: "quota_exceeded"; clearsInMs: number }
   /** Another request has had the Idempotency-Key; findFirstAnswer tells what it made. */
@@ -56,10 +60,11 @@ export async function createJobs(
   const hasKeys = jobs.some((job) => job.key !== undefined);
   const hasFlows = jobs.some((job) => job.flow != null);
   const isOrdinary = !hasKeys && !hasFlows && lanes.every((lane) => knownLanes.has(lane));
+  const createdAs = creationsOf();
   const [only] = jobs;
   if (isOrdinary && jobs.length === 1 && only !== undefined && only.tags == null) {
-    const dueAt = await createOrdinaryJob(db, valuesOf(only));
-    if (dueAt !== null) return [createdAs(only, dueAt)];
+    const created = await createOrdinaryJob(db, valuesOf(only));
+    if (created !== null) return [createdAs(only, created.dueAt, created.permits)];
   }
   const payloads = textColumn(jobs.map((job) => job.payload));
   // Large payloads take tens of milliseconds to encode, and as many to send. Other requests have a turn in between.
@@ -67,8 +72,13 @@ export async function createJobs(
   const columns = columnsOf(jobs, payloads);
   const tags = textColumn(jobs.map((job) => arrayText(job.tags)));
   if (isOrdinary && (jobs.length > 1 || tags !== null)) {
-    const now = await createOrdinaryJobs(db, columns, tags, new Set(jobs.map((job) => job.projectNo)));
-    if (now !== null) return jobs.map((job) => createdAs(job, Math.max(job.runAt, now)));
+    const created = await createOrdinaryJobs(db, columns, tags, new Set(jobs.map((job) => job.projectNo)));
+    if (created !== null) {
+      const { now, permitsOf } = created;
+      return jobs.map((job) =>
+        createdAs(job, Math.max(job.runAt, now), permitsOf.get(job.projectNo) ?? null),
+      );
+    }
   }
   const newShards = jobs.map((job, index) => (knownLanes.has(lanes[index] ?? "") ? null : job.shard));
   const keys = hasKeys
@@ -91,13 +101,26 @@ export async function createJobs(
     if (row.clears_in_ms !== null) return { kind: "quota_exceeded", clearsInMs: row.clears_in_ms };
     knownLanes.add(lanes[index] ?? "");
     // A parked attempt is not announced.
-    return row.is_parked ? { kind: "created", owed: [] } : createdAs(jobs[index] as JobToCreate, row.due_at);
+    return row.is_parked
+      ? { kind: "created", owed: [], mayStart: false }
+      : createdAs(jobs[index] as JobToCreate, row.due_at, row.permits);
   });
 }
 
-function createdAs(job: JobToCreate, dueAt: number): Created {
-  const isGated = job.flow == null ? undefined : true;
-  return { kind: "created", owed: oweAttempt("jobs", job, { id: job.id, attempt: 1, dueAt, isGated }) };
+/** Makes the answers of one statement, whose attempts share their projects' permits. */
+function creationsOf() {
+  const takenOf = new Map<ProjectNo, number>();
+  return (job: JobToCreate, dueAt: number, permits: number | null): Created => {
+    const isGated = job.flow == null ? undefined : true;
+    const taken = takenOf.get(job.projectNo) ?? 0;
+    // A job that asks for a later instant is due then, and any other at the statement's beginning.
+    const mayStart = !isGated && dueAt > job.runAt && taken < (permits ?? 0);
+    if (mayStart) takenOf.set(job.projectNo, taken + 1);
+    return {
+      ...{ kind: "created", mayStart },
+      owed: oweAttempt("jobs", job, { id: job.id, attempt: 1, dueAt, isGated }),
+    };
+  };
 }
 
 /** The first 14 parameters of each statement. */
@@ -151,6 +174,8 @@ interface CreatedRow {
   /** Null for a job that was created. */
   clears_in_ms: number | null;
   due_at: number;
+  /** SEEM_FREE of its project. */
+  permits: number | null;
   /** Whether the job's flow key keeps the first attempt back. */
   is_parked?: boolean;
 }
@@ -169,7 +194,7 @@ const JOB_EXISTS = `(SELECT true FROM jobs j WHERE j.project_no = i.project_no A
 const asked = (more: More, { tags, flow = false }: WithTags) => `
   SELECT i.*, ${tags ? "i.tag_list::text[] AS tags, " : ""}${flow ? `i.flow_text::json AS flow, NOT ${JOB_EXISTS} AS is_new, ` : ""}${COUNTED_MONTH} AS month, ${HAS_QUOTA}
               -- It was accepted before, although the quota has been used up since.
-              OR ${JOB_EXISTS} AS accepted
+              OR ${JOB_EXISTS} AS accepted, ${SEEM_FREE} AS permits
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::timestamptz[],
                 $8::smallint[], $9::int[], $10::int[], $11::int[], $12::uuid[], $13::uuid[], $14::text[],
                 $15::smallint[]${more.map(([parameter]) => `, ${parameter}`).join("")})
@@ -178,7 +203,7 @@ const asked = (more: More, { tags, flow = false }: WithTags) => `
     JOIN flows f USING (project_no)`;
 
 const answer = ({ flow = false }: WithTags) =>
-  `SELECT CASE WHEN NOT accepted THEN ${clearsIn("month", "now()")} END AS clears_in_ms, ${epochMs(DUE_AT)} AS due_at${flow ? `, ${IS_PARKED} AS is_parked` : ""}`;
+  `SELECT CASE WHEN NOT accepted THEN ${clearsIn("month", "now()")} END AS clears_in_ms, ${epochMs(DUE_AT)} AS due_at, permits${flow ? `, ${IS_PARKED} AS is_parked` : ""}`;
 const ACCEPTED = "item WHERE accepted";
 /** Only new jobs count: the flow key of a job that exists already has heard of it. */
 const givesFlows = ({ flow = false }: WithTags) => (flow ? `${giveFlows(`${ACCEPTED} AND is_new`)}, ` : "");
@@ -201,7 +226,7 @@ WITH asked AS MATERIALIZED (${asked(more, withTags)}
   RETURNING project_no, environment, digest
 ), item AS MATERIALIZED (
   SELECT project_no, environment, region, new_shard, id, target_url, payload, run_at, max_attempts, base_seconds,
-         cap_seconds, key_no, request_id, schedule_id, trace${withTags.tags ? ", tags" : ""}${withTags.flow ? ", flow, is_new" : ""}, n, month, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
+         cap_seconds, key_no, request_id, schedule_id, trace${withTags.tags ? ", tags" : ""}${withTags.flow ? ", flow, is_new" : ""}, n, month, permits, accepted AND has_key AS accepted, accepted AND NOT has_key AS key_taken
     FROM (SELECT *, digest IS NULL OR (project_no, environment, digest) IN (TABLE key) AS has_key FROM asked) judged
 ), ${givesFlows(withTags)}${newJobs(ACCEPTED, withTags)}
 ${answer(withTags)}, key_taken FROM item ORDER BY n`;

@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import fc from "fast-check";
-import { keyCause } from "../../../test/support/cause.ts";
+import { keyCause, testCause } from "../../../test/support/cause.ts";
 import { createIdSource, JOB_PREFIX, REQUEST_PREFIX, retypeId, SCHEDULE_PREFIX } from "../../domain/ids.ts";
 import { ENVIRONMENTS, type ProjectNo, REGIONS } from "../../domain/scope.ts";
+import { setRegionsHeld } from "../cell/holds.ts";
 import type { Database } from "../database/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { type Created, createJobs, type JobToCreate } from "./job-creation.ts";
@@ -208,4 +209,29 @@ describe("the short way", () => {
     );
     expect(row?.count).toBe(2);
   });
+});
+
+test("as many due jobs without a flow key may start as their project has permits free", async () => {
+  const [two, held] = [await store.addProject({ concurrency: 2 }), await store.addProject()];
+  await store.query("UPDATE flows SET held = true WHERE project_no = $1", [held]);
+  const due = { runAt: Date.now() - 60_000 };
+  const jobsOf = () => [
+    store.newJob(two, { runAt: Date.now() + 60_000 }),
+    ...Array.from({ length: 3 }, () => store.newJob(two, due)),
+    store.newJob(held, due),
+  ];
+  const flowing = store.newJob(two, { ...due, flow: { key: "a", concurrency: 5 } });
+  const mayStart = async (jobs: JobToCreate[], lanes: Set<string>) =>
+    (await createJobs(store.db, jobs, lanes)).map((answer) => answer.kind === "created" && answer.mayStart);
+  const expected = [false, true, true, false, false];
+  const jobs = jobsOf();
+  expect(await mayStart(jobs, lanesOf([]))).toEqual(expected);
+  expect(await mayStart(jobsOf(), lanesOf(jobs))).toEqual(expected);
+  expect(await mayStart([flowing, ...jobsOf()], lanesOf([]))).toEqual([false, ...expected]);
+  expect(await mayStart([store.newJob(two, due)], lanesOf(jobs))).toEqual([true]);
+  await setRegionsHeld(store.db, ["eu-central"], true, testCause());
+  expect(await mayStart([store.newJob(two, due)], lanesOf(jobs))).toEqual([false]);
+  await setRegionsHeld(store.db, ["eu-central"], false, testCause());
+  await store.query("UPDATE flows SET production_jobs = 2 WHERE project_no = $1", [two]);
+  expect(await mayStart([store.newJob(two, due)], lanesOf(jobs))).toEqual([false]);
 });

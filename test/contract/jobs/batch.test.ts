@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { JobBatch } from "../../../shared/contract/job.ts";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
 import { TAGS_MAX } from "../../../shared/domain/tags.ts";
+import { until } from "../../../shared/store/test-support.ts";
 import {
   type CallOptions,
   readAs,
@@ -11,6 +12,9 @@ import {
   type TestGateway,
   type TestProject,
 } from "../../support/gateway.ts";
+
+/** A delivery node of which the gateway hears. */
+const NODE_ID = 1_000;
 
 let gateway: TestGateway;
 let project: TestProject;
@@ -89,6 +93,26 @@ describe("POST /v2/jobs/batch", () => {
     const told = () => gateway.commands.filter(({ projectNo }) => projectNo === own.no);
     for (let turn = 0; turn < 1_000 && told().length < 1; turn++) await new Promise(setImmediate);
     expect(told().flatMap(({ owed }) => owed.map(({ id }) => id))).toEqual([data[0]?.id ?? ""]);
+  });
+
+  test("tells a worker of its jobs, whatever room delivery nodes have", async () => {
+    const own = await gateway.addProject();
+    const told: string[] = [];
+    const hearing = gateway.bus.onDue(NODE_ID, ({ items }) => told.push(...items.map(({ id }) => id)));
+    // A job of then is due, even if the clock of Postgres is somewhat behind.
+    const due = { ...valid(), region: "us-west", run_at: new Date(Date.now() - 5_000).toISOString() };
+    // A single job goes to the node, so the gateway has heard of it.
+    await until(async () => {
+      gateway.bus.sendBeat("delivery", { nodeId: NODE_ID, regions: ["us-west"], room: 4_000 });
+      await gateway.createJob(own, due);
+      return told.length > 0;
+    });
+    const singles = told.length;
+    const { data } = readAs(JobBatch, await post({ jobs: [due, due] }, { key: own.production }), 201);
+    const commanded = () => gateway.commands.flatMap(({ owed }) => owed.map(({ id }) => id));
+    await until(() => data.every(({ id }) => commanded().includes(id)));
+    expect(told).toHaveLength(singles);
+    hearing.unsubscribe();
   });
 
   test("takes 100 jobs of 256 KB each", async () => {

@@ -3,6 +3,7 @@ import { ErrorBody } from "../../../shared/contract/error.ts";
 import { Job } from "../../../shared/contract/job.ts";
 import type { ErrorCode } from "../../../shared/domain/errors.ts";
 import { PAYLOAD_BYTES_MAX } from "../../../shared/domain/job.ts";
+import { until } from "../../../shared/store/test-support.ts";
 import {
   type CallOptions,
   readAs,
@@ -13,6 +14,9 @@ import {
   type TestProject,
 } from "../../support/gateway.ts";
 
+/** A delivery node of which the gateway hears. */
+const NODE_ID = 1_000;
+
 let gateway: TestGateway;
 let project: TestProject;
 
@@ -22,6 +26,8 @@ beforeAll(async () => {
 });
 afterAll(() => gateway.stop());
 
+/** A job of then is due, even if the clock of Postgres is somewhat behind. */
+const past = () => new Date(Date.now() - 5_000).toISOString();
 const post = (body: object | string, options: CallOptions = {}) =>
   gateway.call("POST", "/v2/jobs", { key: project.production, body, ...options });
 
@@ -97,6 +103,28 @@ describe("POST /v2/jobs", () => {
     ]);
     expect(told()[0]?.owed[0]).toMatchObject({ flowClass: "production jobs", attempt: 1 });
     expect(told().flatMap(({ owed }) => owed.map(({ id }) => id))).not.toContain(later.id);
+  });
+
+  test("tells a delivery node of a job that is due, and then no worker", async () => {
+    const own = await gateway.addProject();
+    const told: string[] = [];
+    const hearing = gateway.bus.onDue(NODE_ID, ({ items }) => told.push(...items.map(({ id }) => id)));
+    const created: string[] = [];
+    await until(async () => {
+      gateway.bus.sendBeat("delivery", { nodeId: NODE_ID, regions: ["us-west"], room: 4_000 });
+      created.push((await gateway.createJob(own, { region: "us-west", run_at: past() })).id);
+      return told.length > 0;
+    });
+    const soon = new Date(Date.now() + 30_000).toISOString();
+    const later = await gateway.createJob(own, { region: "us-west", run_at: soon });
+    const commanded = () =>
+      gateway.commands.flatMap(({ projectNo, owed }) =>
+        projectNo === own.no ? owed.map(({ id }) => id) : [],
+      );
+    await until(() => told.length + commanded().length > created.length);
+    expect(commanded()).toContain(later.id);
+    expect([...commanded(), ...told].toSorted()).toEqual([...created, later.id].toSorted());
+    hearing.unsubscribe();
   });
 
   test("gives each of many concurrent requests its own job", async () => {

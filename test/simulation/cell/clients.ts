@@ -1,3 +1,4 @@
+import { type Announcer, createAnnouncer } from "../../../services/gateway/announcer.ts";
 import { sendCommands, sendProjectChange } from "../../../shared/bus/hints.ts";
 import type { BulkFilter } from "../../../shared/domain/bulk.ts";
 import { ApiError } from "../../../shared/domain/errors.ts";
@@ -48,6 +49,7 @@ export class Clients {
   /** The jobs that were asked for, in their order. */
   readonly asked: (Scope & { id: string })[] = [];
   readonly cell: Promise<Cell>;
+  private readonly announcer: Promise<Announcer>;
   private readonly lanes = new Set<string>();
   /** The last change of each endpoint. */
   private readonly endpointChanges = new Map<string | undefined, Promise<void>>();
@@ -58,6 +60,7 @@ export class Clients {
     private readonly tables: Tables,
   ) {
     this.cell = openCell(process, world);
+    this.announcer = this.cell.then(createAnnouncer);
   }
 
   /** Performs the operation. A request that fails for want of a database is tried some times more. */
@@ -153,8 +156,13 @@ export class Clients {
       // A try without an answer may be carried out later, when the month has runs again.
       else if (tries === 1) this.note({ kind: "job refused", at: this.now, job });
     }
-    const owed = created.flatMap((answer) => (answer.kind === "created" ? answer.owed : []));
-    sendCommands(cell.bus, owed, cell.clock.now());
+    const owedBy = (mayStart: boolean) =>
+      created.flatMap((answer) =>
+        answer.kind === "created" && answer.mayStart === mayStart ? answer.owed : [],
+      );
+    const startable = owedBy(true);
+    if (startable.length > 0) this.world.recording.meet("a job that may start");
+    (await this.announcer).announce(startable, owedBy(false));
   }
 
   /** Notes the limits that flow keys have from the beginning on. */

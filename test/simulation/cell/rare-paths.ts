@@ -34,6 +34,7 @@ const RARE_PATHS: readonly string[] = [
     ["claim", "settle"].map((name) => `${fate}: ${name}`),
   ),
   ...[
+    "a job that may start",
     "message dropped",
     "message doubled",
     "message lost on a cut link in",

@@ -10,7 +10,7 @@ import {
   textsOrNull,
   toMs,
 } from "./parameters.ts";
-import { clearsInMs, runsLeft } from "./permits.ts";
+import { clearsInMs, freeForAny, runsLeft } from "./permits.ts";
 import {
   type FlowRow,
   type JobRow,
@@ -90,6 +90,10 @@ export function hasQuota(tables: Tables, projectNo: number, now: Instant): boole
   return flow !== undefined && (runsLeft(flow, monthOf(now)) ?? 1) > 0;
 }
 
+/** SEEM_FREE. */
+const permitsOf = (tables: Tables, projectNo: number, now: Instant): number | null =>
+  tables.held_regions.size > 0 ? null : freeForAny(tables.flows.get(projectNo) as FlowRow, now);
+
 export const createJobs: Statement = (tables, { now }, values) => {
   const jobs = readJobs(values, values[15], values[16]);
   const newShards = numbersOrNull(values[14], jobs.length);
@@ -110,7 +114,8 @@ export const createJobs: Statement = (tables, { now }, values) => {
     }
     const due_at = toMs(Math.max(job.run_at, now));
     const clears_in_ms = created ? null : clearsInMs(tables.flows.get(job.project_no) as FlowRow, now);
-    return { clears_in_ms, due_at, is_parked: parked.has(job.id), key_taken: false };
+    const permits = permitsOf(tables, job.project_no, now);
+    return { clears_in_ms, due_at, permits, is_parked: parked.has(job.id), key_taken: false };
   });
 };
 
@@ -125,7 +130,8 @@ export const createOrdinaryJobs: Statement = (tables, { now }, values) => {
     if (jobs.some(({ id }) => tables.jobs.has(id))) throw new TakenKey("jobs");
     for (const job of jobs) addJob(tables, job, now);
   }
-  return [{ all_free: isFree, now: toMs(now) }];
+  const permits = projects.map((no) => permitsOf(tables, no, now));
+  return [{ all_free: isFree, now: toMs(now), project_nos: projects, permits }];
 };
 
 export const createOrdinaryJob: Statement = (tables, { now }, values) => {
@@ -136,5 +142,5 @@ export const createOrdinaryJob: Statement = (tables, { now }, values) => {
   if (job === undefined || !hasQuota(tables, job.project_no, now)) return [];
   if (tables.jobs.has(job.id)) throw new TakenKey("jobs");
   addJob(tables, job, now);
-  return [{ due_at: toMs(Math.max(job.run_at, now)) }];
+  return [{ due_at: toMs(Math.max(job.run_at, now)), permits: permitsOf(tables, job.project_no, now) }];
 };

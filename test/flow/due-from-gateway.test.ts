@@ -1,0 +1,103 @@
+import { afterAll, afterEach, beforeAll, expect, test } from "bun:test";
+import { type Hint, NO_WORKER } from "../../shared/bus/messages.ts";
+import { until } from "../../shared/bus/test-support.ts";
+import { flowClassOf } from "../../shared/domain/flow-class.ts";
+import type { OwedAttempt } from "../../shared/domain/owed.ts";
+import { REGIONS } from "../../shared/domain/scope.ts";
+import { shardOf } from "../../shared/domain/shard.ts";
+import type { ProjectRow } from "../../shared/store/resources/projects.ts";
+import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
+import { startTarget } from "../support/target.ts";
+import { untilEnded } from "./support.ts";
+
+/** A node that hears a worker runs no sweep of its own. So it hears of an attempt by a message alone. */
+const BEAT_EVERY_MS = 200;
+const WORKER = 1_000_000;
+
+let cell: Cell;
+let nodeId: number;
+let beating: ReturnType<typeof setInterval>;
+const hints: Hint[] = [];
+beforeAll(async () => {
+  cell = await startCell();
+  beating = setInterval(
+    () => cell.bus.sendBeat("worker", { nodeId: WORKER, regions: [...REGIONS], room: 0 }),
+    BEAT_EVERY_MS,
+  );
+  cell.bus.onHint("us-east", (hint) => hints.push(hint));
+  const heard = Promise.withResolvers<number>();
+  cell.bus.onBeat("delivery", (beat) => heard.resolve(beat.nodeId));
+  await cell.startDelivery();
+  nodeId = await heard.promise;
+});
+afterEach(() => {
+  hints.length = 0;
+});
+afterAll(async () => {
+  clearInterval(beating);
+  await cell.stop();
+});
+
+const shardIn = (project: ProjectRow) => shardOf(project.no, SHARDS_PER_REGION);
+
+function owedOf(project: ProjectRow, id: string): OwedAttempt {
+  const flowClass = flowClassOf("jobs", "production");
+  return { projectNo: project.no, flowClass, id, attempt: 1, dueAt: cell.clock.now() };
+}
+
+/** Tells the node of the jobs as a gateway does. */
+function tell(project: ProjectRow, ...ids: string[]): void {
+  const items = ids.map((id) => ({ ...owedOf(project, id), shard: shardIn(project) }));
+  cell.bus.sendDue(nodeId, { workerNodeId: NO_WORKER, region: "us-east", items });
+}
+
+const hintedIds = () => hints.flatMap(({ owed }) => owed.map(({ id }) => id));
+
+test("a job of which a gateway tells is sent once, however often it tells, and its shard hears nothing", async () => {
+  const target = startTarget();
+  const project = await cell.addProject();
+  const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: false });
+  for (let count = 0; count < 3; count++) tell(project, id);
+  expect((await untilEnded(cell, project, id)).status).toBe("succeeded");
+  tell(project, id);
+  // The node answers what came before in the order in which it came.
+  const [last = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: false });
+  tell(project, last);
+  await untilEnded(cell, project, last);
+  expect(target.arrivals.map(({ jobId }) => jobId)).toEqual([id, last]);
+  expect(hintedIds()).toEqual([]);
+  await target.stop();
+});
+
+test("a job for which no permit is free is told to its shard, and stays owed", async () => {
+  const held = Promise.withResolvers<Response>();
+  const target = startTarget(() => held.promise);
+  const project = await cell.addProject({ concurrency: 1 });
+  const [first = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: false });
+  tell(project, first);
+  await target.until(({ length }) => length === 1);
+  const [second = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: false });
+  tell(project, second);
+  await until(() => hintedIds().length > 0);
+  expect(hints).toMatchObject([
+    { region: "us-east", shard: shardIn(project), owed: [{ id: second, attempt: 1 }] },
+  ]);
+  expect(target.arrivals).toHaveLength(1);
+  held.resolve(new Response());
+  await untilEnded(cell, project, first);
+  tell(project, second);
+  expect((await untilEnded(cell, project, second)).status).toBe("succeeded");
+  await target.stop();
+});
+
+test("a job that is not due yet is told to its shard", async () => {
+  const project = await cell.addProject();
+  const runAt = cell.clock.now() + 3_600_000;
+  const [id = ""] = await cell.addJobs(project, [{ targetUrl: "http://127.0.0.1:9/", runAt }], {
+    tell: false,
+  });
+  tell(project, id);
+  await until(() => hintedIds().length > 0);
+  expect(hintedIds()).toEqual([id]);
+  expect((await cell.job(project, id)).status).toBe("queued");
+});
