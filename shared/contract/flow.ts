@@ -32,7 +32,9 @@ const rateFields = {
 const Rate = Type.Object(rateFields, {
   ...closed,
   title: "FlowRate",
-  description: "How many attempts start in a while, retries and retries by hand included.",
+  description:
+    "How many attempts start in a while, retries and retries by hand included. Attempts that started before the key had a rate are not " +
+    "counted, nor are those that had left the window before it was made longer.",
 });
 
 /** The flow of a job or a schedule, as it was given. */
