@@ -30,7 +30,7 @@ export class Dispatcher {
 
   /** A lane has something to send: it joins the end of its region's row. */
   enqueue(lane: RememberedLane, shard: Shard): void {
-    lane.joinRow();
+    lane.standsInRow = true;
     const { region } = shard.held;
     const row = this.rows.get(region);
     if (row === undefined) this.rows.set(region, new Map([[lane, shard]]));
@@ -96,7 +96,7 @@ export class Dispatcher {
     for (const [lane, shard] of row) {
       if (node === undefined) break;
       row.delete(lane);
-      lane.leaveRow();
+      lane.standsInRow = false;
       // The lane may have been blocked or refused since it joined the row.
       if (!isActive(shard) || !lane.isSendable(now)) continue;
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;

@@ -82,7 +82,8 @@ export class RememberedLane {
   private returnedPermits = 0;
   private hasRefusalNoted = false;
   private probeCredits = PROBE_CREDITS_MIN;
-  private isInRow = false;
+  /** Whether the lane stands in the dispatcher's row of lanes that have something to send. The dispatcher sets it. */
+  standsInRow = false;
 
   constructor(
     readonly name: Lane,
@@ -114,28 +115,20 @@ export class RememberedLane {
     return this.readyCount > 0 && this.credits > 0 && this.blockedUntilAt <= now;
   }
 
-  /** Whether the lane stands in the dispatcher's row of lanes that have something to send. */
-  get standsInRow(): boolean {
-    return this.isInRow;
-  }
-
-  joinRow(): void {
-    this.isInRow = true;
-  }
-
-  leaveRow(): void {
-    this.isInRow = false;
-  }
-
   find(id: string): Entry | undefined {
     return this.entries.get(id);
   }
 
-  /** Remembers an entry, with a timer if it is not due yet. */
+  /** Remembers an entry, with a timer if it is not due yet. A late message may tell of one that is older than others. */
   add(entry: Entry, now: number): void {
     this.entries.set(entry.id, entry);
-    if (entry.dueAt <= now) this.ready.push(entry);
-    else this.setTimer(entry, entry.dueAt, null);
+    const next = this.refused.at(-1);
+    if (entry.dueAt > now) this.setTimer(entry, entry.dueAt, null);
+    else if (next !== undefined && isBefore(entry, next)) this.refused.push(entry);
+    else {
+      const place = this.ready.findLastIndex((other) => !isBefore(entry, other)) + 1;
+      this.ready.splice(Math.max(place, this.readyHead), 0, entry);
+    }
   }
 
   /** Whether another entry may be held. Postgres remembers those that do not fit. */

@@ -454,6 +454,17 @@ describe("permits", () => {
     }
   });
 
+  test("of which a message tells late go before younger ones, refused or not", () => {
+    const { shard, send, answer } = startShard(NOW);
+    const learn = (n: number) => shard.learn(owedOf({ id: `job-${n}`, dueAt: NOW - 10 + n }), NOW);
+    learn(3);
+    const [refused] = send(NOW);
+    if (refused) answer(refused, { kind: "no_permit", returned: 0 }, NOW);
+    for (const n of [6, 5, 2, 4, 1]) learn(n);
+    shard.freed({ projectNo: 1, returned: 9 }, NOW);
+    expect(jobIds(send(NOW))).toEqual(["job-1", "job-2", "job-3", "job-4", "job-5", "job-6"]);
+  });
+
   test("whose return is told before the refusal is heard are not lost", () => {
     const { shard, send, answer } = startRefused();
     const sent = send(NOW);
