@@ -212,10 +212,12 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
     ...{ projectNo: many.projectNo, targetUrl: `http://127.0.0.1:${slow.port}/`, runAt: Date.now() },
     flow: { key: "busy", concurrency: 1 },
   }));
-  // Postgres does the work that storing them leaves to it before the first turn.
-  const sql = new SQL(busy.databaseUrl, { max: 1 });
-  for (const text of ["SET statement_timeout = 0", "VACUUM ANALYZE", "CHECKPOINT"]) await sql.unsafe(text);
-  await sql.close();
+  // Postgres does the work that all of this leaves to it before the first turn, in both cells alike.
+  for (const { databaseUrl } of [plain, busy]) {
+    const sql = new SQL(databaseUrl, { max: 1 });
+    for (const text of ["SET statement_timeout = 0", "VACUUM ANALYZE", "CHECKPOINT"]) await sql.unsafe(text);
+    await sql.close();
+  }
   await watchByTurns([nothing, many], turns);
   console.log(`${perSecond} jobs/s, half of them with another key than the one behind which others wait`);
   printTable(
