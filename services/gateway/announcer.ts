@@ -15,6 +15,7 @@ interface DeliveryNode {
   regions: readonly Region[];
   /** The room that the node last told, without ROOM_KEPT, and less what it was sent since. */
   room: number;
+  /** By `steadyNow`. */
   heardAt: number;
 }
 
@@ -27,8 +28,8 @@ export interface Announcer {
 
 /**
  * An attempt that may start needs no wheel and no lane. A delivery node is told of it, which saves the way through a worker, and
- * claims it as any other. Workers are told of all others, and of those for which no node has room. If the node dies before its
- * claim, the sweep finds the attempt.
+ * claims it like every other attempt. Workers are told of the other attempts, and of what no node has room for. If the node dies
+ * before its claim, the sweep finds the attempt.
  */
 export function createAnnouncer(
   { bus, clock }: { bus: Bus; clock: Clock },
