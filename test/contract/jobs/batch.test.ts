@@ -107,11 +107,11 @@ describe("POST /v2/jobs/batch", () => {
       await gateway.createJob(own, due);
       return told.length > 0;
     });
-    const singles = told.length;
     const { data } = readAs(JobBatch, await post({ jobs: [due, due] }, { key: own.production }), 201);
     const commanded = () => gateway.commands.flatMap(({ owed }) => owed.map(({ id }) => id));
     await until(() => data.every(({ id }) => commanded().includes(id)));
-    expect(told).toHaveLength(singles);
+    // The node may still hear of the jobs before.
+    expect(told.filter((id) => data.some((job) => job.id === id))).toBeEmpty();
     hearing.unsubscribe();
   });
 
