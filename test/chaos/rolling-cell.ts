@@ -89,7 +89,7 @@ export async function startRollingCell(checkout: string, workers: number): Promi
   for (const [name, service] of services) if (kindOf(name) === "gateway") balancer.add(service);
   const traffic = new Traffic(balancer, keys, target.url);
   const schedules = await addResources(traffic);
-  const pauses = await recordPauses(database.url, () => [...services.values()]);
+  const pauses = await recordPauses(database.url, () => [nats, ...services.values()]);
   traffic.begin();
 
   async function isBusy(name: string): Promise<boolean> {

@@ -1,5 +1,5 @@
-import { readFileSync } from "node:fs";
 import pg from "pg";
+import { ProcessorWaits } from "./processor-waits.ts";
 
 /** Watches how long machine and database hold up a process that needs hardly anything, and others that need more. */
 export interface PauseWatch {
@@ -17,21 +17,24 @@ export interface PauseReading {
 }
 
 const LOOK_EVERY_MS = 50;
-/** The waits of a process for the processor within this time count as one pause. */
-const WINDOW_MS = 1_800;
-const NS_PER_MS = 1e6;
 /** A commit that takes less was not held up. */
 const STALL_MS_MIN = 50;
 /** A commit that is flushed to disk. */
 const COMMIT = "SELECT pg_logical_emit_message(true, 'test', '')";
+const BACKENDS_EVERY_MS = 1_000;
+/** The backends of this database, if the server runs on this machine. */
+const BACKENDS =
+  "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND inet_server_addr() <<= '127.0.0.0/8'";
 
 /**
  * Commits again and again: a delay of these commits delays every process. On a busy machine a process that needs much
- * waits longer than one that needs little, so the watch looks at how long `processes` wait for the processor as well.
+ * waits longer than one that needs little, so the watch looks at how long `processes` wait for the processor as well, and
+ * the database's backends if they are `withBackends`.
  */
 export async function watchPauses(
   databaseUrl: string,
   processes: () => readonly { pid: number }[] = () => [],
+  { withBackends = false } = {},
 ): Promise<PauseWatch> {
   const client = new pg.Client({ connectionString: databaseUrl });
   // A failed test does not stop the watch, and its database is dropped.
@@ -41,28 +44,25 @@ export async function watchPauses(
   let begunAt = performance.now();
   let isStopped = false;
   const pauseMs = () => performance.now() - begunAt - LOOK_EVERY_MS;
-  const looks = new Map<number, { at: number; waitedMs: number }[]>();
-  function waitOf(pid: number): number {
-    const waitedMs = readWaitedMs(pid);
-    if (waitedMs === null) return 0;
-    const at = performance.now();
-    const lately = (looks.get(pid) ?? []).filter((look) => look.at > at - WINDOW_MS);
-    looks.set(pid, [...lately, { at, waitedMs }]);
-    return waitedMs - (lately[0]?.waitedMs ?? waitedMs);
-  }
+  const waits = new ProcessorWaits();
+  let backends: { pid: number }[] = [];
+  let listedAt = Number.NEGATIVE_INFINITY;
   async function watch(): Promise<void> {
     while (!isStopped) {
       await Bun.sleep(LOOK_EVERY_MS);
       await client.query(COMMIT);
       tally.noteCommit(pauseMs());
-      for (const { pid } of processes()) tally.noteWait(waitOf(pid));
+      for (const { pid } of [...processes(), ...backends]) tally.noteWait(waits.waitOf(pid));
+      if (withBackends && performance.now() - listedAt > BACKENDS_EVERY_MS) {
+        backends = (await client.query<{ pid: number }>(BACKENDS)).rows;
+        listedAt = performance.now();
+      }
       begunAt = performance.now();
     }
   }
   const watching = watch().catch(() => undefined);
   function read(): PauseReading {
-    // What is read now is not read again.
-    for (const [pid, seen] of looks) looks.set(pid, seen.slice(-1));
+    waits.beginAnew();
     return tally.read(pauseMs());
   }
   return {
@@ -110,14 +110,5 @@ export class PauseTally {
     if (pauseMs < STALL_MS_MIN) return;
     this.stalledMs += Math.max(0, pauseMs - this.readMs);
     this.readMs = pauseMs;
-  }
-}
-
-/** How long the main thread of a process has waited for a processor; null if it is gone, or the kernel does not count it. */
-function readWaitedMs(pid: number): number | null {
-  try {
-    return Number(readFileSync(`/proc/${pid}/schedstat`, "utf8").split(" ")[1]) / NS_PER_MS;
-  } catch {
-    return null;
   }
 }

@@ -14,7 +14,7 @@ export async function recordPauses(
   databaseUrl: string,
   processes: () => readonly { pid: number }[],
 ): Promise<Pauses> {
-  const watch = await watchPauses(databaseUrl, processes);
+  const watch = await watchPauses(databaseUrl, processes, { withBackends: true });
   const windows: { fromAt: number; toAt: number; totalMs: number }[] = [];
   let fromAt = Date.now();
   function close(): void {
