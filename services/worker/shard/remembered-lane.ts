@@ -23,6 +23,8 @@ export type Entry = OwedAttempt &
     timedUntil: number;
     /** Why it is timed although it is due: a delivery node has put it off. Null if none has. */
     putOffFor: WaitReason | null;
+    /** When it is due since a gate has called it, while the answer to it is still to come. Null if none has. */
+    calledFor: number | null;
   };
 
 /**

@@ -178,6 +178,21 @@ describe("answers", () => {
     expect(send(NOW)).toEqual([]);
   });
 
+  test("gone loses no call of the gate at which the attempt was parked, if the call overtakes it", () => {
+    for (const calledFor of [NOW + 4, NOW + 50]) {
+      const { shard, send, answer } = startShard(NOW);
+      const owed = owedOf({ dueAt: NOW });
+      shard.learn(owed, NOW);
+      send(NOW);
+      shard.learn({ ...owed, dueAt: calledFor }, NOW + 5);
+      answer(owed, { kind: "gone" }, NOW + 6);
+      expect(jobIds(send(NOW + 6))).toEqual(calledFor <= NOW + 6 ? [owed.id] : []);
+      expect(jobIds(send(NOW + 50))).toEqual(calledFor <= NOW + 6 ? [] : [owed.id]);
+      answer(owed, { kind: "gone" }, NOW + 51);
+      expect(shard.entryCount).toBe(0);
+    }
+  });
+
   test("early arms the timer again, by what the database said is left", () => {
     const { shard, send, answer } = startShard(NOW);
     const owed = owedOf();

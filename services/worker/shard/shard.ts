@@ -87,7 +87,12 @@ export class Shard {
         known.attempt < attempt ||
         (known.attempt === attempt && (dueAt < known.dueAt || lane.isHastened(known, dueAt)));
       if (isGated) known.isGated = isGated;
-      if (!isNews) return false;
+      if (!isNews) {
+        // A gate has refused the attempt and called it since. The answer that tells of the refusal is still to come.
+        if (known.state === "sent" && known.attempt === attempt && dueAt > known.dueAt)
+          known.calledFor = dueAt;
+        return false;
+      }
       // The news is a later attempt, or a manual retry or a higher limit has brought the same one forward.
       this.forget(lane, known);
     }
@@ -113,6 +118,7 @@ export class Shard {
       sentAt: 0,
       sentTo: 0,
       putOffFor: null,
+      calledFor: null,
     };
     lane.add(entry, now);
     if (isDue) this.announce(lane, now);
@@ -154,6 +160,7 @@ export class Shard {
         break;
       case "gone":
         lane.forget(entry);
+        if (entry.calledFor !== null) this.keep({ ...entry, dueAt: entry.calledFor }, now, false);
         break;
       case "early":
         // Postgres remembers an entry that is far from due, and it may be brought forward there.
