@@ -85,12 +85,14 @@ async function main(): Promise<void> {
 
 async function measureAll(stops: (() => unknown)[]): Promise<void> {
   let projectNo = 0;
-  const cell = await startOwnCell("find", stops, async ({ databaseUrl, db, addProject }) => {
-    projectNo = (await addProject("find")).project.no;
-    const begunAt = performance.now();
-    await fillWithJobs(databaseUrl, projectNo, { jobCount, retriedCount: Number(options.retried) });
-    await storeInsights(db, [{ no: projectNo, regions: 2, hosts: 20, hostsOfBucket: () => "" }]);
-    console.log(`stored within ${formatCount((performance.now() - begunAt) / 1_000)} s`);
+  const cell = await startOwnCell("find", stops, {
+    async fill({ databaseUrl, db, addProject }) {
+      projectNo = (await addProject("find")).project.no;
+      const begunAt = performance.now();
+      await fillWithJobs(databaseUrl, projectNo, { jobCount, retriedCount: Number(options.retried) });
+      await storeInsights(db, [{ no: projectNo, regions: 2, hosts: 20, hostsOfBucket: () => "" }]);
+      console.log(`stored within ${formatCount((performance.now() - begunAt) / 1_000)} s`);
+    },
   });
   const { databaseUrl } = cell;
   const client = await connectUnbounded(databaseUrl);

@@ -4,6 +4,16 @@ import { SQL } from "bun";
 import type { Flow } from "../../shared/domain/flow-key.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { stopOwnServer } from "../support/postgres.ts";
+import {
+  afresh,
+  latenessOf,
+  type Pair,
+  ratiosOf,
+  type Turns,
+  untilReceived,
+  type Watched,
+  watchByTurns,
+} from "./harness/by-turns.ts";
 import { storeJobs } from "./harness/jobs.ts";
 import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 import { type OwnCell, type Sink, startOwnCell } from "./harness/own-cell.ts";
@@ -14,8 +24,7 @@ import { until } from "./harness/processes.ts";
  * stored, become due all at once, and are delivered, by turns. Then many jobs wait behind one key whose target answers slowly, while
  * jobs of another key of that project and jobs without a key become due one after another. Another cell on the same Postgres, in which
  * no job waits, does the same by turns of a second, since a machine's p99 changes from minute to minute. Both cells are watched by turns
- * before any job waits, too. That ratio tells how much two equal cells differ by chance. The range of a ratio holds 95 of 100 ratios
- * of as many turns that are drawn from the measured ones (Efron's bootstrap, 1979).
+ * before any job waits, too. That ratio tells how much two equal cells differ by chance.
  *
  * `--keys N` (100,000; 0 leaves this part out), `--jobs N` of each key (10), `--concurrency N` of each key (1), `--rounds N` (1).
  * `--waiting N` behind one key (1,000,000; 0 leaves this part out), `--turns N` of each cell (180), `--seconds N` of each turn (1),
@@ -39,16 +48,19 @@ const jobsPerKey = Number(values.jobs);
 const concurrency = Number(values.concurrency);
 const rounds = Number(values.rounds);
 const waitingCount = Number(values.waiting);
-const turns = Number(values.turns);
-const seconds = Number(values.seconds);
-const perSecond = Number(values["per-second"]);
+const turns: Turns = {
+  count: Number(values.turns),
+  seconds: Number(values.seconds),
+  perSecond: Number(values["per-second"]),
+};
 
 /** The least rate at which jobs with a key are stored. It sets the due time, so that all are stored before they are due. */
 const STORED_PER_S = 4_000;
 const LEAD_MS = 3_000;
 const WARM_JOBS = 2_000;
 const WARM_TURNS = 10;
-const DRAWS = 400;
+/** The key of the jobs that are watched. Its places are enough, also after the machine has stood still for a while. */
+const NEIGHBOUR: Flow = { key: "neighbour", concurrency: 100 };
 /** The time that the target of the key with the queue takes. */
 const SLOW_MS = 500;
 const MEBIBYTE = 1_048_576;
@@ -145,14 +157,6 @@ async function drain(
   };
 }
 
-/** Waits for this many jobs. Throws if no more arrive for a while. */
-async function untilReceived(sink: Sink, count: number): Promise<void> {
-  for (let seen = 0; seen < count; ) {
-    await until("more have arrived", async () => (await sink.counts()).jobCount > seen, 100);
-    seen = (await sink.counts()).jobCount;
-  }
-}
-
 async function countOnWire(cell: OwnCell): Promise<number> {
   const text =
     "SELECT count(*)::int AS count FROM open_jobs WHERE node_id IS NOT NULL AND run_id IS NOT NULL";
@@ -171,33 +175,20 @@ async function readSweeps({ worker }: OwnCell): Promise<{ sumS: number; count: n
   return { sumS: read("sum"), count: read("count") };
 }
 
-/** A cell that is watched, and how late its jobs were, in milliseconds: a list for each turn. */
-interface Watched {
-  name: string;
-  cell: OwnCell;
-  sink: Sink;
-  projectNo: ProjectNo;
-  late: Record<Kind, number[][]>;
-}
-/** Two cells that are compared. */
-type Pair = readonly [Watched, Watched];
-const PARTS = [0.5, 0.99];
-const noTurns = (): Watched["late"] => ({ "without a key": [], "with a key": [] });
-
 async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => unknown)[]): Promise<void> {
-  const startWatched = async (name: string, cell: OwnCell): Promise<Watched> => ({
-    ...{ name, cell, sink: await cell.startSink(), projectNo: (await cell.addProject("queue")).project.no },
-    late: noTurns(),
+  const { no: plainNo } = (await plain.addProject("queue")).project;
+  const { no: busyNo } = (await busy.addProject("queue")).project;
+  const watch = async (name: string, { db, startSink }: OwnCell, projectNo: ProjectNo): Promise<Watched> => ({
+    ...{ name, db, sink: await startSink(), late: [[], []] },
+    kinds: [() => ({ projectNo }), () => ({ projectNo, flow: NEIGHBOUR })],
   });
-  const nothing = await startWatched("nothing waits", plain);
-  const many = await startWatched(`${formatCount(waitingCount)} wait`, busy);
-  const beforehand = ({ name, ...watched }: Watched): Watched => ({
-    ...watched,
-    name: `before: ${name} later`,
-    late: noTurns(),
-  });
-  const alike: Pair = [beforehand(nothing), beforehand(many)];
-  await watchByTurns([beforehand(nothing), beforehand(many)], WARM_TURNS);
+  const nothing = await watch("nothing waits", plain, plainNo);
+  const many = await watch(`${formatCount(waitingCount)} wait`, busy, busyNo);
+  const alike: Pair = [
+    afresh(nothing, "before: nothing waits later"),
+    afresh(many, `before: ${many.name} later`),
+  ];
+  await watchByTurns([afresh(nothing), afresh(many)], { ...turns, count: WARM_TURNS });
   await watchByTurns(alike, turns);
   const slow = Bun.serve({
     hostname: "127.0.0.1",
@@ -209,7 +200,7 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
   });
   stops.push(() => slow.stop(true));
   await storeJobs(busy.db, waitingCount, () => ({
-    ...{ projectNo: many.projectNo, targetUrl: `http://127.0.0.1:${slow.port}/`, runAt: Date.now() },
+    ...{ projectNo: busyNo, targetUrl: `http://127.0.0.1:${slow.port}/`, runAt: Date.now() },
     flow: { key: "busy", concurrency: 1 },
   }));
   // Postgres does the work that all of this leaves to it before the first turn, in both cells alike.
@@ -219,79 +210,19 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
     await sql.close();
   }
   await watchByTurns([nothing, many], turns);
-  console.log(`${perSecond} jobs/s, half of them with another key than the one behind which others wait`);
+  console.log(
+    `${turns.perSecond} jobs/s, half of them with another key than the one behind which others wait`,
+  );
   printTable(
     ["behind one key", "jobs", "late ms p50", "p99"],
-    [...alike, nothing, many].flatMap(({ name, late }) =>
-      KINDS.map((kind) => [name, kind, ...PARTS.map((part) => partOf(late[kind], part).toFixed(2))]),
+    [...alike, nothing, many].flatMap((watched) =>
+      KINDS.map((kind, place) => [watched.name, kind, ...latenessOf(watched, place)]),
     ),
   );
-  for (const kind of KINDS) {
-    const [p50, p99] = ratiosOf([nothing, many], kind);
-    const [p50Alike, p99Alike] = ratiosOf(alike, kind);
+  for (const [place, kind] of KINDS.entries())
     console.log(
-      `${kind}: p50 ${p50} and p99 ${p99} of those in the other cell; before any waited ${p50Alike} and ${p99Alike}`,
+      `${kind}: ${ratiosOf([nothing, many], place)} of those in the other cell; before any waited ${ratiosOf(alike, place)}`,
     );
-  }
-}
-
-/** The second one's lateness, relative to the first one's, for each of PARTS: the ratio, and the range of the drawn ones. */
-function ratiosOf([one, other]: Pair, kind: Kind): string[] {
-  const [late, otherLate] = [one.late[kind], other.late[kind]];
-  const drawn = Array.from({ length: DRAWS }, () =>
-    Array.from(late, () => Math.floor(Math.random() * late.length)),
-  );
-  return PARTS.map((part) => {
-    const ratioOf = (places: readonly number[]) => {
-      const draw = (lists: readonly number[][]) => places.map((place) => lists[place] ?? []);
-      return partOf(draw(otherLate), part) / partOf(draw(late), part);
-    };
-    const ratios = drawn.map(ratioOf).toSorted((a, b) => a - b);
-    const at = (share: number) => ratios[Math.floor(share * DRAWS)]?.toFixed(2);
-    return `${ratioOf([...late.keys()]).toFixed(3)} (${at(0.025)} to ${at(0.975)})`;
-  });
-}
-
-/** The value below which this part of all values lies. */
-function partOf(lists: readonly number[][], part: number): number {
-  const sorted = Float64Array.from(lists.flat()).sort();
-  return sorted[Math.floor(part * sorted.length)] ?? Number.NaN;
-}
-
-/** Jobs of another key and jobs without one become due by turns, for some time in one cell, and then in the other. */
-async function watchByTurns(pair: Pair, turnCount: number): Promise<void> {
-  const perTurn = perSecond * seconds;
-  const storedIn = LEAD_MS + (2 * turnCount * perTurn * 1_000) / STORED_PER_S;
-  const firstAt = Math.ceil(Date.now() + storedIn);
-  const flow: Flow = { key: "neighbour", concurrency: 10 };
-  // Stored instants drop fractions, so whole milliseconds give each job the instant that finds its place again.
-  const placesOf = new Map<Watched, Map<number, { kind: Kind; turn: number }>>();
-  for (const [place, watched] of pair.entries()) {
-    const places = new Map<number, { kind: Kind; turn: number }>();
-    placesOf.set(watched, places);
-    await storeJobs(watched.cell.db, turnCount * perTurn, (index) => {
-      const turn = Math.floor(index / perTurn);
-      // The two cells take turns in coming first.
-      const slot = 2 * turn + ((place + turn) % 2);
-      const runAt = Math.floor(firstAt + 1_000 * (slot * seconds + (index % perTurn) / perSecond));
-      const kind = KINDS[index % 2] as Kind;
-      places.set(runAt, { kind, turn });
-      const wish = { projectNo: watched.projectNo, targetUrl: `${watched.sink.url}/hook`, runAt };
-      return kind === "with a key" ? { ...wish, flow } : wish;
-    });
-    await watched.sink.begin("jobs&receipts");
-  }
-  if (Date.now() > firstAt) throw new Error("the first was due before the last was stored");
-  // Nobody asks the sinks meanwhile.
-  await Bun.sleep(firstAt + 2 * turnCount * seconds * 1_000 - Date.now());
-  for (const [{ sink, late }, places] of placesOf) {
-    await untilReceived(sink, turnCount * perTurn);
-    for (const kind of KINDS) late[kind].push(...Array.from({ length: turnCount }, (): number[] => []));
-    for (const [, at, dueAt] of (await sink.received()).receipts) {
-      const { kind, turn } = places.get(dueAt) as { kind: Kind; turn: number };
-      late[kind][turn]?.push(at - dueAt);
-    }
-  }
 }
 
 await main();

@@ -12,7 +12,7 @@ const STORED_BYTES_PER_STATEMENT = 100_000;
 const STORED_JOBS_PER_STATEMENT_MAX = 10_000;
 const ids = createIdSource(randomBytes);
 
-type Wish = Pick<JobToCreate, "projectNo" | "targetUrl" | "runAt"> & Partial<JobToCreate>;
+export type Wish = Pick<JobToCreate, "projectNo" | "targetUrl" | "runAt"> & Partial<JobToCreate>;
 
 /** A job as the benchmarks make them: in production and us-east, unless told otherwise. */
 export function newJob(wish: Wish, shardsPerRegion = SHARDS_PER_REGION): JobToCreate {

@@ -40,11 +40,18 @@ export interface Sink {
   received(): Promise<Received>;
 }
 
-/** Makes a database and fills it by `fill` before the services start. Functions added to `stops` end the cell in reverse order. */
+export interface CellOptions {
+  /** Fills the database before the services start. */
+  fill?(cell: Pick<OwnCell, "databaseUrl" | "db" | "addProject">): Promise<void>;
+  /** Further settings of the services. */
+  settings?: Record<string, string>;
+}
+
+/** Makes a database and starts the services over it. Functions added to `stops` end the cell in reverse order. */
 export async function startOwnCell(
   name: string,
   stops: (() => unknown)[],
-  fill: (cell: Pick<OwnCell, "databaseUrl" | "db" | "addProject">) => Promise<void> = async () => undefined,
+  { fill, settings }: CellOptions = {},
 ): Promise<OwnCell> {
   const database = await createTestDatabase(name);
   stops.push(database.drop);
@@ -58,7 +65,7 @@ export async function startOwnCell(
     await changeProject(db, project.id, { requestsPerMinuteOverride: REQUESTS_PER_MINUTE }, testCause());
     return { project, key: keys.production };
   }
-  await fill({ databaseUrl: database.url, db, addProject });
+  await fill?.({ databaseUrl: database.url, db, addProject });
 
   const nats = await startNatsServer();
   stops.push(nats.stop);
@@ -67,6 +74,7 @@ export async function startOwnCell(
     NATS_URL: nats.url,
     SECRETS_KEY: secretsKey.toString("base64"),
     LOG_LEVEL: "error",
+    ...settings,
   };
   const start = async (service: "gateway" | "worker" | "delivery") => {
     const started = await startService(service, environment);
