@@ -24,7 +24,7 @@ const noting = (db: Database): Database => ({
 beforeAll(async () => {
   cell = await startCell();
   await cell.startWorker();
-  await cell.startDelivery({ db: noting(cell.db) });
+  await cell.startDelivery({ db: noting(cell.serviceDb) });
   target = startTarget();
   endpoint = startTarget();
 });

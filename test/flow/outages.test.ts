@@ -268,9 +268,9 @@ describe("a delivery node that stops", () => {
     let isAway = false;
     const asked: string[] = [];
     const db: Database = {
-      ...cell.db,
+      ...cell.serviceDb,
       async run<Row>(name: string, text: string, values: unknown[]) {
-        if (!isAway || !/^(claim|settle)/.test(name)) return cell.db.run<Row>(name, text, values);
+        if (!isAway || !/^(claim|settle)/.test(name)) return cell.serviceDb.run<Row>(name, text, values);
         asked.push(name);
         throw new StoreUnavailable("Postgres is away");
       },

@@ -148,8 +148,8 @@ test("firings that overlap skip or replace what is not over, by the worker that 
 
 test("an owner that is told of a changed schedule looks at once, and not at its next look", async () => {
   let lookCount = 0;
-  const run = cell.db.run;
-  cell.db.run = (name, text, values) => {
+  const run = cell.serviceDb.run;
+  cell.serviceDb.run = (name, text, values) => {
     if (name === "list_due_schedules") lookCount++;
     return run(name, text, values);
   };
@@ -169,7 +169,7 @@ test("an owner that is told of a changed schedule looks at once, and not at its 
     await until(() => lookCount > before);
   }
   expect(performance.now() - startedAt).toBeLessThan(10 * LOOK_EVERY_MS);
-  cell.db.run = run;
+  cell.serviceDb.run = run;
   await worker.stop();
 });
 

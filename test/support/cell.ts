@@ -34,12 +34,15 @@ import { listRuns } from "../../shared/store/resources/run-list.ts";
 import type { RunRow } from "../../shared/store/resources/runs.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { testCause } from "./cause.ts";
-import { openTestDatabase } from "./database.ts";
+import { openPatientDatabase, openTestDatabase } from "./database.ts";
 import { createMigratedDatabase } from "./postgres.ts";
 
 /** A database, a bus, and the workers and delivery nodes that a test starts in this process. Every project has its own rows. */
 export interface Cell {
+  /** The test's own connections to Postgres. */
   db: Database;
+  /** The connections of all workers and delivery nodes that are given no others. */
+  serviceDb: Database;
   bus: Bus;
   clock: Clock;
   seal: Seal;
@@ -102,6 +105,7 @@ export const SHARDS_PER_REGION = 8;
 /** A worker keeps a lease of this length even when this process stands still for a moment. */
 const LEASE_MS = 10_000;
 const CONNECTIONS = 16;
+const OWN_CONNECTIONS = 8;
 /** An attempt that a test holds does not time out, even when this process stands still. */
 const ATTEMPT_TIMEOUT_MS = 30_000;
 const WEBHOOK_TIMEOUT_MS = 5_000;
@@ -112,7 +116,8 @@ export async function startCell(
 ): Promise<Cell> {
   const database = await createMigratedDatabase("cell");
   const log = createLog({ name: "test", level: "error" });
-  const db = openTestDatabase(database.url, CONNECTIONS);
+  const db = openPatientDatabase(database.url, OWN_CONNECTIONS);
+  const serviceDb = openTestDatabase(database.url, CONNECTIONS);
   const clock = await (options.startClock?.(database.url) ?? startClock(() => askTime(db)));
   const bus = options.bus ?? createInProcessBus(log);
   const ids = createIdSource(randomBytes);
@@ -145,6 +150,7 @@ export async function startCell(
 
   return {
     db,
+    serviceDb,
     bus,
     clock,
     seal,
@@ -220,7 +226,7 @@ export async function startCell(
       attemptTimeoutMs = ATTEMPT_TIMEOUT_MS,
       webhookTimeoutMs = WEBHOOK_TIMEOUT_MS,
       webhookRetryScale = 1,
-      db: itsDb = db,
+      db: itsDb = serviceDb,
     } = {}) {
       return remember(
         await startWorker(newCell({ db: itsDb, clock: itsClock }), {
@@ -237,7 +243,7 @@ export async function startCell(
       );
     },
     async startDelivery({
-      db: itsDb = db,
+      db: itsDb = serviceDb,
       name,
       regions = REGIONS,
       attemptTimeoutMs = ATTEMPT_TIMEOUT_MS,
@@ -282,7 +288,7 @@ export async function startCell(
       for (const stop of stops.reverse()) await stop();
       await bus.close();
       clock.stop();
-      await db.close();
+      await Promise.all([db.close(), serviceDb.close()]);
       await database.drop();
     },
   };

@@ -28,6 +28,7 @@ import { addKey } from "../../shared/store/resources/keys.ts";
 import { changeProject, createProject } from "../../shared/store/resources/projects.ts";
 import { claimShortFirst, settleShortFirst } from "../../shared/store/test-support.ts";
 import { testCause } from "./cause.ts";
+import { openPatientDatabase, PATIENT } from "./database.ts";
 import { createMigratedDatabase } from "./postgres.ts";
 
 /** A gateway on a real socket over a migrated database of its own, and what tests need to drive it. */
@@ -124,13 +125,12 @@ export async function startTestGateway(
   const database = await createMigratedDatabase("gateway");
   const log = createLog({ level: options.logLevel ?? "error", name: "test" });
   const { via, isPatient = via === undefined } = options;
-  const patient = { connections: CONNECTIONS, log, connectTimeoutMs: PATIENCE_MS };
-  const db = openDatabase(
-    via === undefined ? database.url : await via(database.url),
-    isPatient ? patient : { connections: CONNECTIONS, log },
-  );
-  const direct = openDatabase(database.url, patient);
-  const beside = new pg.Pool({ connectionString: database.url, max: 1 });
+  const url = via === undefined ? database.url : await via(database.url);
+  const db = isPatient
+    ? openPatientDatabase(url, CONNECTIONS)
+    : openDatabase(url, { connections: CONNECTIONS, log });
+  const direct = openPatientDatabase(database.url, CONNECTIONS);
+  const beside = new pg.Pool({ connectionString: database.url, max: 1, options: PATIENT });
   // The end of a connection may arrive after its database was dropped.
   beside.on("error", () => undefined);
   const bus = createInProcessBus(log);

@@ -5,7 +5,7 @@ import { noteClock } from "../../../../shared/store/database/clock-watch.ts";
 import type { Database, PooledDatabase } from "../../../../shared/store/database/database.ts";
 import { NodeDeclaredDead } from "../../../../shared/store/queue/claim.ts";
 import { startStore, type TestStore } from "../../../../shared/store/test-support.ts";
-import { openTestDatabase } from "../../../support/database.ts";
+import { openPatientDatabase } from "../../../support/database.ts";
 import { firstRows, watchHosts } from "../first-rows.ts";
 import { makePlan } from "../plan.ts";
 import { Random } from "../random.ts";
@@ -32,7 +32,7 @@ let postgres: PooledDatabase;
 beforeAll(async () => {
   store = await startStore();
   await store.query(SET_CLOCK);
-  postgres = openTestDatabase(store.url, 2, "silent");
+  postgres = openPatientDatabase(store.url, 2);
 });
 afterAll(async () => {
   await postgres.close();
