@@ -20,7 +20,7 @@ import { createJobs } from "../../shared/store/resources/job-creation.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { until } from "../flow/support.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { type OverlapTarget, startOverlapTarget } from "../support/overlap-target.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
@@ -61,7 +61,7 @@ export function useBusyCell(): void {
 
   beforeAll(async () => {
     database = await createMigratedDatabase("overlap");
-    db = openTestDatabase(database.url, 4);
+    db = openPatientDatabase(database.url, 4);
     nats = await startNatsServer();
     worker = await startService("worker", environment("worker"));
   });

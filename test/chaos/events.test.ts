@@ -15,7 +15,7 @@ import { createSeal } from "../../shared/platform/seal/seal.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { createWebhook } from "../../shared/store/resources/webhooks.ts";
 import { until } from "../flow/support.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { countArrivals, createLoad, untilTerminal } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
@@ -73,7 +73,7 @@ beforeAll(async () => {
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
   const seal = createSeal(secretsKey);
-  db = openTestDatabase(database.url);
+  db = openPatientDatabase(database.url, 2);
   const made = await createProjectWithKeys(db, seal, {
     name: "chaos",
     plan: "scale",

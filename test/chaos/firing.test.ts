@@ -4,7 +4,7 @@ import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { idToUuid } from "../../shared/domain/ids.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import type { Database } from "../../shared/store/database/database.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { fetchServed } from "../support/served.ts";
@@ -31,7 +31,7 @@ beforeAll(async () => {
   database = await createMigratedDatabase("firing");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
-  db = openTestDatabase(database.url);
+  db = openPatientDatabase(database.url, 2);
   const terms = { name: "chaos", plan: "scale", defaultRegion: "us-east" } as const;
   key = (await createProjectWithKeys(db, createSeal(secretsKey), terms)).keys.production;
   const environment = {

@@ -8,7 +8,7 @@ import { addNode } from "../../shared/store/cell/nodes.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { claimAttempts } from "../../shared/store/queue/claim.ts";
 import { settleAttempts } from "../../shared/store/queue/settle.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { fetchServed } from "../support/served.ts";
@@ -29,7 +29,7 @@ let nodeId: number;
 
 beforeAll(async () => {
   database = await createMigratedDatabase("killed");
-  db = openTestDatabase(database.url);
+  db = openPatientDatabase(database.url, 2);
   nats = await startNatsServer();
   const terms = { name: "chaos", plan: "scale", defaultRegion: "us-east" } as const;
   project = await createProjectWithKeys(db, createSeal(secretsKey), terms);

@@ -12,7 +12,7 @@ import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { endedStatusCode, runStatusOf } from "../../shared/store/database/codes.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { until } from "../flow/support.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { claimPort } from "../support/port.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
@@ -48,7 +48,7 @@ beforeAll(async () => {
   database = await createMigratedDatabase("host_outage");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
-  db = openTestDatabase(database.url);
+  db = openPatientDatabase(database.url, 2);
   const terms = { name: "outage", plan: "scale", defaultRegion: "us-east" } as const;
   const { project, keys } = await createProjectWithKeys(db, createSeal(secretsKey), terms);
   projectNo = project.no;

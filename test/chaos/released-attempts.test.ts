@@ -8,7 +8,7 @@ import { endedStatusCode } from "../../shared/store/database/codes.ts";
 import type { Transaction } from "../../shared/store/database/database.ts";
 import { until } from "../flow/support.ts";
 import { testCause } from "../support/cause.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { expectNothingDoubled } from "../support/load.ts";
 import { createTestDatabase } from "../support/postgres.ts";
 import { fetchServed } from "../support/served.ts";
@@ -27,7 +27,7 @@ const dataDir = mkdtempSync(join(tmpdir(), "jobwheel-released-"));
 const database = await createTestDatabase("released");
 const ownUrl = new URL(database.url);
 ownUrl.searchParams.set("application_name", OWN_NAME);
-const db = openTestDatabase(ownUrl.href);
+const db = openPatientDatabase(ownUrl.href, 2);
 const target = startTarget();
 afterAll(async () => {
   await target.stop();

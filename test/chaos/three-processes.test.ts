@@ -4,7 +4,7 @@ import { rmSync } from "node:fs";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { until } from "../flow/support.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import {
   countArrivals,
   createLoad,
@@ -49,7 +49,7 @@ beforeAll(async () => {
   database = await createMigratedDatabase("three");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
-  const db = openTestDatabase(database.url);
+  const db = openPatientDatabase(database.url, 2);
   const made = await createProjectWithKeys(db, createSeal(secretsKey), {
     name: "chaos",
     plan: "scale",

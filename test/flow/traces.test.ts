@@ -5,7 +5,7 @@ import { formatTraceparent, type TraceContext, traceIdOf } from "../../shared/do
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { type CollectedSpan, startCollector } from "../support/collector.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { fetchServed } from "../support/served.ts";
@@ -37,7 +37,7 @@ beforeAll(async () => {
   database = await createMigratedDatabase("traces");
   nats = await startNatsServer();
   const secretsKey = randomBytes(32);
-  db = openTestDatabase(database.url);
+  db = openPatientDatabase(database.url, 2);
   const terms = { name: "traces", plan: "scale", defaultRegion: "us-east" } as const;
   project = await createProjectWithKeys(db, createSeal(secretsKey), terms);
   const untraced = {

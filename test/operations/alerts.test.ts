@@ -12,7 +12,7 @@ import { RULES_FILE, readRules } from "../deploy/monitoring.ts";
 import { type Firing, type Prometheus, startPrometheus } from "../deploy/prometheus.ts";
 import { until } from "../flow/support.ts";
 import { testCause } from "../support/cause.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { countArrivals, createLoad } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { watchPauses } from "../support/pauses.ts";
@@ -92,7 +92,7 @@ let watching: Promise<void>;
 beforeAll(async () => {
   [database, nats] = await Promise.all([createMigratedDatabase("alerts"), startNatsServer()]);
   const secretsKey = randomBytes(32);
-  db = openTestDatabase(database.url);
+  db = openPatientDatabase(database.url, 2);
   sql = new SQL(database.url, { max: 2 });
   session = new SQL(database.url, { max: 1 });
   const seal = createSeal(secretsKey);

@@ -5,7 +5,7 @@ import { type CreatedProject, createProjectWithKeys } from "../../services/admin
 import { runProgram } from "../../services/admin/test-support.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { until } from "../flow/support.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { fetchServed } from "../support/served.ts";
@@ -31,7 +31,7 @@ beforeAll(async () => {
   [database, nats] = await Promise.all([createMigratedDatabase("log_values"), startNatsServer()]);
   sql = new SQL(database.url, { max: 1 });
   const secretsKey = randomBytes(32);
-  const db = openTestDatabase(database.url, 1);
+  const db = openPatientDatabase(database.url, 1);
   const terms = { name: "logged", plan: "scale", defaultRegion: "us-east" } as const;
   project = await createProjectWithKeys(db, createSeal(secretsKey), terms);
   await db.close();

@@ -8,7 +8,7 @@ import { listNodes, type NodeRow } from "../../shared/store/cell/nodes.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { until } from "../flow/support.ts";
 import { askAdmin } from "../support/admin-program.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { createLoad, expectNothingDoubled, type Load } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase } from "../support/postgres.ts";
@@ -88,7 +88,7 @@ export interface OperatedCell {
 
 export async function startOperatedCell(): Promise<OperatedCell> {
   const database = await createMigratedDatabase("operators");
-  const db = openTestDatabase(database.url);
+  const db = openPatientDatabase(database.url, 2);
   let nats: NatsServer = await startNatsServer();
   const secretsKey = randomBytes(32);
   const environment = {

@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { createProjectWithKeys } from "../../services/admin/create-project.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { until } from "../flow/support.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createMigratedDatabase, type TestDatabase } from "../support/postgres.ts";
 import { fetchServed } from "../support/served.ts";
@@ -23,7 +23,7 @@ let key: string;
 beforeAll(async () => {
   [database, nats] = await Promise.all([createMigratedDatabase("request_log"), startNatsServer()]);
   const secretsKey = randomBytes(32);
-  const db = openTestDatabase(database.url, 1);
+  const db = openPatientDatabase(database.url, 1);
   const terms = { name: "logged", plan: "scale", defaultRegion: "us-east" } as const;
   key = (await createProjectWithKeys(db, createSeal(secretsKey), terms)).keys.production;
   await db.close();

@@ -8,7 +8,7 @@ import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { type ArchivingPostgres, startArchivingPostgres } from "../support/archiving-postgres.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { countArrivals, createLoad, type Load } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { fetchServed } from "../support/served.ts";
@@ -61,7 +61,7 @@ export async function startRestorableCell(): Promise<RestorableCell> {
   const url = new URL(postgres.url);
   url.port = String(proxy.port);
   await migrate(url.href);
-  const db = openTestDatabase(url.href);
+  const db = openPatientDatabase(url.href, 2);
   const secretsKey = randomBytes(32);
   const terms = { name: "restored", plan: "scale", defaultRegion: "us-east" } as const;
   const key = (await createProjectWithKeys(db, createSeal(secretsKey), terms)).keys.production;

@@ -9,7 +9,7 @@ import { startEmbeddedPostgres } from "../../shared/platform/embedded-postgres/e
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { migrate } from "../../shared/store/cell/migrate.ts";
 import { askAdmin } from "../support/admin-program.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import { createLoad, type Load, untilTerminal } from "../support/load.ts";
 import { type NatsServer, startNatsServer } from "../support/nats-server.ts";
 import { createTestDatabase, type TestDatabase } from "../support/postgres.ts";
@@ -34,7 +34,7 @@ beforeAll(async () => {
   origin = await createTestDatabase("dumped");
   await migrate(origin.url);
   nats = await startNatsServer();
-  const db = openTestDatabase(origin.url);
+  const db = openPatientDatabase(origin.url, 2);
   const terms = { name: "dumped", plan: "scale", defaultRegion: "us-east" } as const;
   const key = (await createProjectWithKeys(db, createSeal(secretsKey), terms)).keys.production;
   await db.close();

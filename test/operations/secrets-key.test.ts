@@ -6,7 +6,7 @@ import { runProgram } from "../../services/admin/test-support.ts";
 import { verifySignature } from "../../shared/client/signature.ts";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import { until } from "../flow/support.ts";
-import { openTestDatabase } from "../support/database.ts";
+import { openPatientDatabase } from "../support/database.ts";
 import {
   countArrivals,
   createLoad,
@@ -61,7 +61,7 @@ beforeAll(async () => {
   [database, nats] = await Promise.all([createMigratedDatabase("secrets_key"), startNatsServer()]);
   direct = new pg.Client({ connectionString: database.url });
   await direct.connect();
-  const db = openTestDatabase(database.url);
+  const db = openPatientDatabase(database.url, 2);
   const wish = { name: "rotated", plan: "scale", defaultRegion: "us-east" } as const;
   project = await createProjectWithKeys(db, createSeal(OLD), wish);
   signingSecrets.push(project.signingSecrets.production);
