@@ -7,12 +7,13 @@ import { REGIONS } from "../../shared/domain/scope.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
-import { startTarget } from "../support/target.ts";
+import { startTarget, type Target } from "../support/target.ts";
 import { untilEnded } from "./support.ts";
 
 /** A node that hears a worker runs no sweep of its own. So it hears of an attempt by a message alone. */
 const BEAT_EVERY_MS = 200;
 const WORKER = 1_000_000;
+const DUE_FOR_MS = 5_000;
 
 let cell: Cell;
 let nodeId: number;
@@ -51,17 +52,24 @@ function tell(project: ProjectRow, ...ids: string[]): void {
   cell.bus.sendDue(nodeId, { workerNodeId: NO_WORKER, region: "us-east", items });
 }
 
+/** What has just come due by the clock of this process may not be due yet by Postgres' clock. */
+async function addDueJob(project: ProjectRow, { url }: Target): Promise<string> {
+  const wish = { targetUrl: url, runAt: cell.clock.now() - DUE_FOR_MS };
+  const [id = ""] = await cell.addJobs(project, [wish], { tell: false });
+  return id;
+}
+
 const hintedIds = () => hints.flatMap(({ owed }) => owed.map(({ id }) => id));
 
 test("a job of which a gateway tells is sent once, however often it tells, and its shard hears nothing", async () => {
   const target = startTarget();
   const project = await cell.addProject();
-  const [id = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: false });
+  const id = await addDueJob(project, target);
   for (let count = 0; count < 3; count++) tell(project, id);
   expect((await untilEnded(cell, project, id)).status).toBe("succeeded");
   tell(project, id);
   // The node answers what came before in the order in which it came.
-  const [last = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: false });
+  const last = await addDueJob(project, target);
   tell(project, last);
   await untilEnded(cell, project, last);
   expect(target.arrivals.map(({ jobId }) => jobId)).toEqual([id, last]);
@@ -73,10 +81,10 @@ test("a job for which no permit is free is told to its shard, and stays owed", a
   const held = Promise.withResolvers<Response>();
   const target = startTarget(() => held.promise);
   const project = await cell.addProject({ concurrency: 1 });
-  const [first = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: false });
+  const first = await addDueJob(project, target);
   tell(project, first);
   await target.until(({ length }) => length === 1);
-  const [second = ""] = await cell.addJobs(project, [{ targetUrl: target.url }], { tell: false });
+  const second = await addDueJob(project, target);
   tell(project, second);
   await until(() => hintedIds().length > 0);
   expect(hints).toMatchObject([
