@@ -4,7 +4,7 @@ import { REGIONS } from "../../shared/domain/scope.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
 import { repeatedArrivals, until, untilAllEnded, untilEnded } from "../flow/support.ts";
 import { countFds } from "../runtime-contract/until.ts";
-import { type Cell, startCell } from "../support/cell.ts";
+import { CELL_CONNECTIONS, type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { HOSTILE_KINDS, type HostileTarget } from "../support/target-hostile.ts";
 
@@ -21,8 +21,6 @@ const CAP_SECONDS = 1;
 /** The time that a busy machine may add to a deadline. */
 const SLACK_MS = 5_000;
 const NEIGHBOUR_JOBS = 40;
-/** The cell's pool opens these connections as they are needed. */
-const DATABASE_CONNECTIONS = 16;
 
 /** The cell sends one job to each kind of target, all at once, beside a neighbour with a good target. */
 let cell: Cell;
@@ -126,6 +124,6 @@ describe("after all attempts at hostile targets have ended", () => {
         throw new Error(`${target.openCount} connections are open at the target that ${name}`);
       });
     }
-    await until(() => countFds() <= fdsBefore + DATABASE_CONNECTIONS);
+    await until(() => countFds() <= fdsBefore + CELL_CONNECTIONS);
   });
 });

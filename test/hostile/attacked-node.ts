@@ -1,7 +1,7 @@
 import { median } from "../bench/harness/measure.ts";
 import { untilAllEnded } from "../flow/support.ts";
 import { countFds } from "../runtime-contract/until.ts";
-import { startCell } from "../support/cell.ts";
+import { CELL_CONNECTIONS, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 
 /**
@@ -17,7 +17,7 @@ export interface AttackRound {
   heapBytes: number;
   /** The median lateness of a neighbour's jobs at a good target, in milliseconds. */
   neighbourLateMs: number;
-  /** Descriptors beyond the service's first ones and those of the database's pool. */
+  /** Descriptors beyond the service's first ones and those of the cell's pools. */
   fdsLeft: number;
 }
 
@@ -30,8 +30,6 @@ const QUIET_LOOK_MS = 100;
 const MEMORY_LOOKS = 20;
 /** Memory is judged, and not speed. */
 const ENDED_MS_MAX = 300_000;
-/** The cell's pool opens these connections as they are needed. */
-const DATABASE_CONNECTIONS = 16;
 
 const NEIGHBOUR_JOBS = 100;
 const NEIGHBOUR_EVERY_MS = 50;
@@ -60,7 +58,7 @@ for (let round = 0, done = 0; round <= rounds; round++) {
     rssBytes: rss,
     heapBytes: heapUsed,
     neighbourLateMs,
-    fdsLeft: Math.max(0, countFds() - fdsBefore - DATABASE_CONNECTIONS),
+    fdsLeft: Math.max(0, countFds() - fdsBefore - CELL_CONNECTIONS),
   };
   console.log(JSON.stringify(line));
   if (round < rounds) {
@@ -100,10 +98,10 @@ async function deliverToNeighbour(): Promise<number> {
   return median(jobIds.map((id, index) => (arrivedAt.get(id) ?? Number.NaN) - (dueAts[index] ?? 0)));
 }
 
-/** Waits until only the first descriptors and those of the pool are open, or until the time for that is over. */
+/** Waits until only the first descriptors and those of the pools are open, or until the time for that is over. */
 async function untilQuiet(): Promise<void> {
   const giveUpAt = performance.now() + QUIET_MS_MAX;
-  while (countFds() > fdsBefore + DATABASE_CONNECTIONS && performance.now() < giveUpAt) {
+  while (countFds() > fdsBefore + CELL_CONNECTIONS && performance.now() < giveUpAt) {
     await Bun.sleep(QUIET_LOOK_MS);
   }
 }

@@ -104,8 +104,10 @@ export interface EndpointWish {
 export const SHARDS_PER_REGION = 8;
 /** A worker keeps a lease of this length even when this process stands still for a moment. */
 const LEASE_MS = 10_000;
-const CONNECTIONS = 16;
 const OWN_CONNECTIONS = 8;
+const SERVICE_CONNECTIONS = 16;
+/** A cell's pools open so many connections, as they are needed. */
+export const CELL_CONNECTIONS = OWN_CONNECTIONS + SERVICE_CONNECTIONS;
 /** An attempt that a test holds does not time out, even when this process stands still. */
 const ATTEMPT_TIMEOUT_MS = 30_000;
 const WEBHOOK_TIMEOUT_MS = 5_000;
@@ -117,7 +119,7 @@ export async function startCell(
   const database = await createMigratedDatabase("cell");
   const log = createLog({ name: "test", level: "error" });
   const db = openPatientDatabase(database.url, OWN_CONNECTIONS);
-  const serviceDb = openTestDatabase(database.url, CONNECTIONS);
+  const serviceDb = openTestDatabase(database.url, SERVICE_CONNECTIONS);
   const clock = await (options.startClock?.(database.url) ?? startClock(() => askTime(db)));
   const bus = options.bus ?? createInProcessBus(log);
   const ids = createIdSource(randomBytes);
