@@ -13,17 +13,21 @@ import { watchPauses } from "../support/pauses.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { until } from "./support.ts";
 
-setDefaultTimeout(900_000);
+setDefaultTimeout(1_800_000);
 
 const HOST = "127.0.0.1";
 const HELD = 100_000;
 const SEEDED_TOGETHER = 1_000;
 /** Some of the held jobs are claimed and parked within this time, whatever the machine is like. */
-const PARKING_MS_MAX = 60_000;
+const PARKING_MS_MAX = 180_000;
+const ARRIVED_MS_MAX = 180_000;
 const LIMIT = 100;
 const PROBES = 31;
 /** The time that a busy machine adds to a median. */
 const NOISE_MS = 50;
+const ROUNDS_MAX = 3;
+/** Longer than a statement takes that has looked for due jobs before the last of them was parked. */
+const STILL_MS = 6_000;
 /** More jobs than a worker, or a node without a worker, looks past. */
 const HELD_WITHOUT_WORKER = 3_000;
 const ADDED_TOGETHER = 500;
@@ -53,7 +57,7 @@ describe("100,000 jobs held at one host", () => {
     const [held, other] = [startTarget(), startTarget()];
     try {
       await limit(cell, 0);
-      const services = [await cell.startWorker(), await cell.startDelivery()];
+      let services = [await cell.startWorker(), await cell.startDelivery()];
       const project = await cell.addProject({ concurrency: LIMIT });
       const aloneMs = await probe(cell, project, other);
       await seed(cell, project, held.url, heldIds);
@@ -66,15 +70,16 @@ describe("100,000 jobs held at one host", () => {
       }
 
       expect(askedCount).toBeGreaterThan(0);
+      await untilStill(() => askedCount, STILL_MS);
       askedCount = 0;
       // A busy moment makes one probe slow. Held jobs that cost something would make each of the three slow.
       const probeBeside = () => probe(cell, project, other);
-      const besideMs = Math.min(await probeBeside(), await probeBeside(), await probeBeside());
+      let besideMs = Math.min(await probeBeside(), await probeBeside(), await probeBeside());
       expect(askedCount).toBe(0);
       expect(held.arrivals.length).toBe(0);
 
       await clear(cell);
-      await held.until(({ length }) => length >= RESUMED, 60_000);
+      await held.until(({ length }) => length >= RESUMED, ARRIVED_MS_MAX);
       await limit(cell, 0);
       const places = new Map([...heldIds].sort().map((id, place) => [id, place]));
       const firstPlaces = held.arrivals.slice(0, RESUMED).map(({ jobId }) => places.get(jobId) ?? HELD);
@@ -83,8 +88,15 @@ describe("100,000 jobs held at one host", () => {
 
       // The machine may have become busier since the first probe, which was minutes ago.
       for (const service of services) await service.stop();
-      const aloneAgainMs = await probeQuietCell(other);
-      expect(besideMs).toBeLessThan(2 * Math.max(aloneMs, aloneAgainMs) + NOISE_MS);
+      let besideMsMax = boundOf(Math.max(aloneMs, await probeQuietCell(other)));
+      for (let round = 1; round < ROUNDS_MAX && besideMs >= besideMsMax; round++) {
+        services = [await cell.startWorker(), await cell.startDelivery()];
+        await until(async () => (await countDue(cell)) === 0, PARKING_MS_MAX);
+        besideMs = await probeBeside();
+        for (const service of services) await service.stop();
+        besideMsMax = boundOf(await probeQuietCell(other));
+      }
+      expect(besideMs).toBeLessThan(besideMsMax);
     } finally {
       await cell.stop();
       await Promise.all([held.stop(), other.stop()]);
@@ -102,7 +114,7 @@ describe("100,000 jobs held at one host", () => {
       for (let addedCount = 0; addedCount < HELD_WITHOUT_WORKER; addedCount += ADDED_TOGETHER)
         await cell.addJobs(project, together, { tell: false });
       await cell.addJobs(project, [{ targetUrl: elsewhere(other) }], { tell: false });
-      await other.until(({ length }) => length === 1, 60_000);
+      await other.until(({ length }) => length === 1, ARRIVED_MS_MAX);
       await node.stop();
       await clear(cell);
       await cell.startDelivery();
@@ -159,7 +171,7 @@ describe("deliveries held at one host", () => {
       const deleted = await cell.addEndpoint(project, { url: `${held.url}/deleted` });
       await cell.addEndpoint(project, { url: elsewhere(other) });
       await cell.addJobs(project, Array(300).fill({ targetUrl: `${elsewhere(other)}/job` }));
-      await other.until(({ length }) => length === 600, 60_000);
+      await other.until(({ length }) => length === 600, ARRIVED_MS_MAX);
       await until(async () => (await countParked(cell)) === 600);
       expect(held.arrivals.length).toBe(0);
       const lead = (url: string) =>
@@ -176,7 +188,7 @@ describe("deliveries held at one host", () => {
       await lead(held.url);
       await until(async () => (await countLeft(cell)) === 0);
       await lead(elsewhere(moved));
-      await moved.until(({ length }) => length === 300, 60_000);
+      await moved.until(({ length }) => length === 300, ARRIVED_MS_MAX);
       await deleteWebhook(cell.db, scope, deleted.id, {
         ...cause,
         requestId: testCause().requestId,
@@ -189,6 +201,20 @@ describe("deliveries held at one host", () => {
     }
   });
 });
+
+/** How late jobs may be beside held ones if they are as late as that in a quiet cell. */
+const boundOf = (aloneMs: number) => 2 * aloneMs + NOISE_MS;
+
+/** Waits until the count has not grown for so long. */
+async function untilStill(read: () => number, stillMs: number): Promise<void> {
+  let count = read();
+  let since = performance.now();
+  await until(() => {
+    if (read() !== count) since = performance.now();
+    count = read();
+    return performance.now() > since + stillMs;
+  });
+}
 
 /** The median lateness of single jobs, one after the other, in milliseconds. */
 async function probe(cell: Cell, project: ProjectRow, target: Target): Promise<number> {
