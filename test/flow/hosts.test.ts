@@ -15,7 +15,11 @@ import { claimPort } from "../support/port.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { until, untilAllEnded } from "./support.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
+
+const PARKED = 5;
+/** A slow machine may send so many probes before the host is back. */
+const FAILED_PROBES_MAX = 3;
 
 let cell: Cell;
 beforeAll(async () => {
@@ -78,7 +82,7 @@ test("a host that dies costs no attempt but probes until it is back, and then ev
   expect(down).toMatchObject({ host: HOST, by: "breaker", parked: 0 });
   expect((await cell.job(project, last)).status).toBe("failed");
 
-  const parked = await cell.addJobs(project, repeated(5, { targetUrl, maxAttempts: 2 }));
+  const parked = await cell.addJobs(project, repeated(PARKED, { targetUrl, maxAttempts: 2 }));
   const [free = ""] = await cell.addJobs(project, [{ targetUrl: elsewhere }]);
   await other.until((arrivals) => arrivals.length === 1);
   expect(other.arrivals[0]?.jobId).toBe(free);
@@ -86,8 +90,9 @@ test("a host that dies costs no attempt but probes until it is back, and then ev
   const waiting = await until(async () => {
     const { owed, around, asOf } = await explained(project, late);
     const wait = owed && explainWait(owed, around, { now: asOf, createdAt: idTimeMs(late) });
-    // Once it has been the first probe, the oldest job goes behind the others.
-    const isBehind = wait?.ahead === parked.length - 1 || wait?.ahead === parked.length - 2;
+    const ahead = wait?.ahead ?? PARKED;
+    // A job that has been a probe goes behind the others.
+    const isBehind = ahead < PARKED && ahead >= PARKED - 1 - FAILED_PROBES_MAX;
     return wait?.for === "host" && isBehind && wait;
   });
   expect(waiting).toMatchObject({ host: HOST, until: expect.any(Number) });
@@ -114,18 +119,19 @@ test("a host that dies costs no attempt but probes until it is back, and then ev
       return new Response("ok");
     },
   });
-  expect(await untilAllEnded(cell, project, parked, 120_000)).toEqual(repeated(parked.length, "succeeded"));
-  // The failed probe was an attempt of the oldest job, and the only attempt that was spent.
-  expect(mortal.arrivals.map(({ jobId, attempt }) => `${parked.indexOf(jobId)} ${attempt}`).sort()).toEqual([
-    "0 2",
-    ...[1, 2, 3, 4].map((n) => `${n} 1`),
-  ]);
-  expect(mortal.arrivals.map(({ jobId }) => parked.indexOf(jobId)).filter((n) => n > 0)).toEqual([
-    1, 2, 3, 4,
-  ]);
-  const starts = (await Promise.all(parked.slice(1).map((id) => cell.runs(project, id))))
-    .flat()
-    .map(({ startedAt }) => startedAt);
+  expect(await untilAllEnded(cell, project, parked, 300_000)).toEqual(repeated(PARKED, "succeeded"));
+  const runs = await Promise.all(parked.map((id) => cell.runs(project, id)));
+  const failedCounts = runs.map((all) => all.filter(({ status }) => status === "failed").length);
+  const probed = failedCounts.indexOf(0);
+  expect(probed).toBeWithin(1, FAILED_PROBES_MAX + 1);
+  // The failed probes were attempts of the oldest jobs, and the only attempts that were spent.
+  expect(failedCounts).toEqual(parked.map((_, n) => (n < probed ? 1 : 0)));
+  expect(mortal.arrivals.map(({ jobId, attempt }) => `${parked.indexOf(jobId)} ${attempt}`).sort()).toEqual(
+    failedCounts.map((count, n) => `${n} ${count + 1}`),
+  );
+  const rest = parked.slice(probed);
+  expect(mortal.arrivals.map(({ jobId }) => jobId).filter((id) => rest.includes(id))).toEqual(rest);
+  const starts = runs.flatMap((all) => all.at(-1)?.startedAt ?? []);
   // The ramp starts one job in each second at first.
   expect(Math.max(...starts) - Math.min(...starts)).toBeGreaterThan(1_000);
   await until(async () => (await hostOf(project)) === null);
