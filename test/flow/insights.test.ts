@@ -50,9 +50,9 @@ test("a worker counts what was done, and no run is told to have started later th
   }
   const [told, seen] = [totals.late.percentiles(), heard.percentiles()];
   expect(totals.late.count).toBe(100);
-  // The bound allows for the error of a clock and of two roundings.
+  // The bound allows for the errors of two clocks and of two roundings.
   for (const name of ["p50", "p90", "p99", "max"] as const)
-    expect(told[name] ?? -1).toBeLessThanOrEqual((seen[name] ?? 0) * 1.02 + 10);
+    expect(told[name] ?? -1).toBeLessThanOrEqual((seen[name] ?? 0) * 1.02 + 50);
   await target.stop();
 });
 
