@@ -106,7 +106,7 @@ describe("batches whose bodies never come", () => {
     async () => {
       const stallBatch = (project: TestProject) =>
         new Promise<string>((resolve) => {
-          const socket = net.connect(gateway.port, "127.0.0.1", () =>
+          const socket = net.connect(mate.port, "127.0.0.1", () =>
             socket.write(
               "POST /v2/jobs/batch HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n" +
                 `Content-Length: ${BATCH_BYTES_MAX}\r\nAuthorization: Bearer ${project.production}\r\n\r\n`,
@@ -129,12 +129,15 @@ describe("batches whose bodies never come", () => {
       expect(await refused(first, BATCHES_OF_PROJECT_MAX + 1)).toContain("overloaded");
       expect(await refused(second, BATCHES_OF_PROJECT_MAX + 1)).toContain("overloaded");
       expect(await stallBatch(third)).toContain("overloaded");
-      await gateway.createJob(third);
-      const small = { key: third.production, body: { jobs: [{ target_url: TARGET_URL }] } };
-      readRefusal(await gateway.call("POST", "/v2/jobs/batch", small), "service_unavailable");
+      const job = { target_url: TARGET_URL };
+      const post = (path: string, body: object) =>
+        gateway.call("POST", path, { key: third.production, port: mate.port, body });
+      expect((await post("/v2/jobs", job)).status).toBe(201);
+      const postBatch = () => post("/v2/jobs/batch", { jobs: [job] });
+      readRefusal(await postBatch(), "service_unavailable");
       for (const socket of sockets.splice(0)) socket.destroy();
       await until(
-        async () => (await gateway.call("POST", "/v2/jobs/batch", small)).status === 201,
+        async () => (await postBatch()).status === 201,
         () => "batches are still refused",
         EVENTUALLY_MS_MAX,
       );
