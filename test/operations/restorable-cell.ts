@@ -18,6 +18,7 @@ import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 
 export const LEASE_TTL_MS = 2_000;
 const POST_EVERY_MS = 20;
+const POSTED_MS_MAX = 60_000;
 /** Each schedule fires twice a minute, so that one fires every five seconds. */
 const SCHEDULE_SECONDS = [0, 5, 10, 15, 20, 25];
 /** This many jobs stay in flight until the cell goes down. */
@@ -79,7 +80,7 @@ export async function startRestorableCell(): Promise<RestorableCell> {
   let nats: NatsServer;
   const services = {} as RestorableCell["services"];
   const base = () => `http://127.0.0.1:${services.gateway.port}`;
-  const load = createLoad(base, key);
+  const load = createLoad(base, key, { send: fetchServed, timeoutMs: POSTED_MS_MAX });
   let running = { stop: async () => {} };
 
   const cell: RestorableCell = {
@@ -148,6 +149,7 @@ export async function startRestorableCell(): Promise<RestorableCell> {
   let count = 0;
   const arrived = countArrivals(target);
   running = load.begin(() => jobOf(count++, target.url), POST_EVERY_MS, arrived);
+  await target.until((arrivals) => arrivals.filter(({ body }) => kindOf(body) === "held").length === HELD);
   return cell;
 }
 
@@ -174,8 +176,10 @@ function jobOf(count: number, target_url: string): object {
   };
 }
 
+const kindOf = (body: string) => (JSON.parse(body) as { kind: Kind }).kind;
+
 async function answerOf({ body, attempt }: Arrival, released: Promise<void>): Promise<Response> {
-  const { kind } = JSON.parse(body) as { kind: Kind };
+  const kind = kindOf(body);
   if (kind === "held") await released;
   if (attempt > 1) return new Response("");
   if (kind === "flaky") return new Response("", { status: 500 });
