@@ -66,7 +66,7 @@ const MEMORY_FOLDER = "/dev/shm";
 const MEMORY_BYTES_MIN = 2 * 2 ** 30;
 const CONTAINER_START_TIMEOUT_MS = 120_000;
 const TEST_TIMEOUT_MS = 240_000;
-const GROUP_TIMEOUT_MS = 3_600_000;
+const GROUP_TIMEOUT_MS = 7_200_000;
 
 interface Tally {
   passed: number;

@@ -2,8 +2,6 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { PAYLOAD_BYTES_MAX } from "../../shared/domain/job.ts";
 import { type ReadGateways, startReadGateways } from "./attacked-gateways.ts";
 
-setDefaultTimeout(900_000);
-
 /**
  * The time that the flood may add to another project's request. On some virtual machines fresh memory is so dear that this process
  * needs a hundred milliseconds for the text of one page. There the flood may add a third of that.
@@ -20,6 +18,7 @@ const WAVES = 3;
  * for longer than a request's time. A harmful flood shows in every round.
  */
 const ROUNDS_MAX = 12;
+const ROUND_MS_MAX = 200_000;
 /**
  * A request that the quiet gateway does not serve, or only after half of a request's time, tells that the machine stood still. A flood
  * that keeps Postgres from serving both gateways does so for more than this part of the requests.
@@ -29,6 +28,8 @@ const SKIPPED_PART_MAX = 0.05;
 const ASK_EVERY_MS = 5;
 const CALM_QUESTIONS = 200;
 const TIMETABLES = 1_000;
+
+setDefaultTimeout(ROUNDS_MAX * ROUND_MS_MAX);
 
 let gateways: ReadGateways;
 let neighbour: string;
