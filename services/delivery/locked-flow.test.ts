@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import {
@@ -21,8 +21,6 @@ import { createDeliveryAttempts } from "./delivery-attempts.ts";
 import { createJobAttempts } from "./job-attempts.ts";
 import { openOutbound } from "./outbound.ts";
 import { createStoreRetries } from "./retry-until-answered.ts";
-
-setDefaultTimeout(120_000);
 
 const log = createLog({ name: "test", level: "silent" });
 const ids = createIdSource(randomBytes);

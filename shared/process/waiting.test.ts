@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import pg from "pg";
 import { openTestDatabase, PATIENT } from "../../test/support/database.ts";
 import { claimPort } from "../../test/support/port.ts";
@@ -12,7 +12,9 @@ import { migrate } from "../store/cell/migrate.ts";
 import { openDatabase } from "../store/database/database.ts";
 import { waitForDatabase } from "./service.ts";
 
-const WAIT_MS_MAX = 60_000;
+setDefaultTimeout(600_000);
+
+const WAIT_MS_MAX = 180_000;
 const LOOK_EVERY_MS = 20;
 const BEGINS = "waiting for Postgres";
 const ENDS = "Postgres is ready";

@@ -5,7 +5,7 @@ import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { until, untilEnded } from "./support.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 /** The leap is longer than an attempt's time and the grace in which its node may settle the attempt. */
 const LEAP_MS = 3_600_000;

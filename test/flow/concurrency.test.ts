@@ -1,13 +1,16 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { type Cell, startCell } from "../support/cell.ts";
 import { startTarget } from "../support/target.ts";
 import { repeatedArrivals, untilAllEnded, untilEnded } from "./support.ts";
+
+setDefaultTimeout(600_000);
 
 const SLOW_MS = 60;
 const PROBES = 7;
 /** The bound is many times what a job takes, and far less than a stalled attempt takes. */
 const TOOK_MS_MAX = 3_000;
 const ATTEMPT_TIMEOUT_MS = 30_000;
+const ARRIVED_MS_MAX = 180_000;
 
 let cell: Cell;
 beforeAll(async () => {
@@ -32,7 +35,7 @@ describe("a project's concurrency limit", () => {
         wishes.slice(0, 10).map((wish) => ({ ...wish, environment: "development" as const })),
       ),
     ]);
-    await target.until((arrivals) => arrivals.length === 40, 60_000);
+    await target.until((arrivals) => arrivals.length === 40, ARRIVED_MS_MAX);
     const statuses = await untilAllEnded(cell, project, production);
     expect(new Set(statuses)).toEqual(new Set(["succeeded"]));
     expect(target.openMax).toBeLessThanOrEqual(3);

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createInProcessBus } from "../../shared/bus/in-process.ts";
 import type { Beat } from "../../shared/bus/messages.ts";
 import { createLog } from "../../shared/platform/log.ts";
@@ -9,10 +9,13 @@ import { startTarget, type Target } from "../support/target.ts";
 import { startTcpProxy, type TcpProxy } from "../support/tcp-proxy.ts";
 import { until } from "./support.ts";
 
+setDefaultTimeout(600_000);
+
 const LEASE_MS = 2_000;
 /** The cut is longer than a lease, and longer than a node waits for a worker's beat. */
 const CUT_MS = 3 * LEASE_MS;
 const JOBS = 40;
+const ARRIVED_MS_MAX = 120_000;
 
 /** The ways in which the link to Postgres fails, and comes back. */
 const CUTS = [
@@ -69,7 +72,7 @@ describe("a worker that is cut off from Postgres and still reaches NATS", () => 
       const send = async () => {
         const before = target.arrivals.length;
         await cell.addJobs(project, [{ targetUrl: target.url }]);
-        await target.until(({ length }) => length > before, 30_000);
+        await target.until(({ length }) => length > before, ARRIVED_MS_MAX);
       };
       await until(() => beats.some(({ kind }) => kind === "worker"));
       await send();
@@ -97,7 +100,7 @@ describe("a delivery node that is cut off from Postgres and still reaches NATS",
     dues.length = 0;
     const project = await cell.addProject();
     await cell.addJobs(project, Array(JOBS).fill({ targetUrl: target.url }));
-    await target.until(({ length }) => length === JOBS, 30_000);
+    await target.until(({ length }) => length === JOBS, ARRIVED_MS_MAX);
     expect(dues.filter(({ nodeId }) => nodeId === cutNode.nodeId)).toEqual([]);
     proxy.mend();
     await until(() => (beats.filter(isCutOne).at(-1)?.beat.room ?? 0) > 0);

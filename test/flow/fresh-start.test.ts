@@ -6,7 +6,7 @@ import { type ServiceProcess, startService } from "../support/service-process.ts
 import { runInTerminal, STANDALONE, standaloneSettings, type Terminal } from "../support/terminal.ts";
 import { until } from "./support.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 const dataDir = mkdtempSync(join(tmpdir(), "fresh-start-"));
 const home = join(dataDir, "postgres");

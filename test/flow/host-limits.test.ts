@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import pg from "pg";
 import { clearHostLimit, setHostLimit } from "../../shared/store/cell/host-limits.ts";
 import { testCause } from "../support/cause.ts";
@@ -7,10 +7,13 @@ import { startOverlapTarget } from "../support/overlap-target.ts";
 import { watchPauses } from "../support/pauses.ts";
 import { until } from "./support.ts";
 
+setDefaultTimeout(600_000);
+
 const HOST = "127.0.0.1";
 /** Every node keeps a new limit within this time. */
 const KNOWN_MS = 5_000;
 const NODES = 2;
+const ARRIVED_MS_MAX = 180_000;
 /** After so many later jobs were sent, chance alone cannot explain a missing job: two jobs may arrive in any order. */
 const OVERTAKING = 10;
 /** More jobs than a worker remembers of a project with a low limit, and more than it looks past. */
@@ -39,7 +42,7 @@ describe("a limit of requests to one host", () => {
     const project = await cell.addProject();
     await cell.addEndpoint(project, { url: target.url });
     await cell.addJobs(project, Array(20).fill({ targetUrl: target.url }));
-    await until(() => target.arrivals.length === 40, 60_000);
+    await until(() => target.arrivals.length === 40, ARRIVED_MS_MAX);
     expect(target.openMax).toBeLessThanOrEqual(2 * NODES);
     await clear();
     for (const node of nodes) await node.stop();

@@ -1,10 +1,13 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { type Cell, startCell } from "../support/cell.ts";
 import { type OverlapArrival, startOverlapTarget } from "../support/overlap-target.ts";
 import { until, untilAllEnded } from "./support.ts";
 
+setDefaultTimeout(600_000);
+
 const LIMIT = 10;
 const JOBS = 300;
+const ARRIVED_MS_MAX = 180_000;
 /**
  * Each job's end is delivered to several endpoints, so that deliveries pile up although jobs and deliveries take the
  * same time.
@@ -31,7 +34,7 @@ describe("jobs and webhooks of one project that both wait for permits", () => {
       const wish = { targetUrl: target.url };
       const ids = await cell.addJobs(project, Array(jobCount).fill(wish));
       await untilAllEnded(cell, project, ids);
-      await until(() => target.arrivals.length === (1 + ENDPOINTS) * jobCount, 60_000);
+      await until(() => target.arrivals.length === (1 + ENDPOINTS) * jobCount, ARRIVED_MS_MAX);
       // Each request is open for the same time, so a share of the arrivals is a share of the permits.
       const contested: OverlapArrival[] = [];
       let [jobs, webhooks] = [0, 0];

@@ -15,6 +15,7 @@ import type { Arrival } from "../support/target.ts";
 
 const LOOK_EVERY_MS = 20;
 const UNTIL_TIMEOUT_MS = 120_000;
+const ALL_ENDED_MS_MAX = 180_000;
 const TERMINAL = ["succeeded", "failed", "canceled"];
 
 /** Repeats `find` until it answers something. Rejects with an error of `find`, or if it has found nothing in time. */
@@ -56,7 +57,7 @@ export async function untilAllEnded(
   cell: Cell,
   project: ProjectRow,
   ids: readonly string[],
-  timeoutMs = 60_000,
+  timeoutMs = ALL_ENDED_MS_MAX,
 ): Promise<string[]> {
   // One query asks for all jobs, since many queries would be most of the load.
   await until(async () => {

@@ -8,7 +8,7 @@ import { expectNothingDoubled } from "../support/load.ts";
 import { listUnmatchedEvents } from "../support/unmatched-events.ts";
 import { type RestorableCell, readKnown, startRestorableCell } from "./restorable-cell.ts";
 
-setDefaultTimeout(180_000);
+setDefaultTimeout(600_000);
 
 const BETWEEN = 40;
 

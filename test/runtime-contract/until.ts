@@ -1,7 +1,7 @@
 import { readdirSync } from "node:fs";
 
 const LOOK_EVERY_MS = 10;
-const UNTIL_TIMEOUT_MS = 50_000;
+const UNTIL_TIMEOUT_MS = 120_000;
 
 /** Resolves once `holds` is true. Rejects with the text of `describe` if that takes too long. */
 export async function until(

@@ -330,7 +330,7 @@ function splitHeader(line: string): [string, string] {
   return [line.slice(0, colon), line.slice(colon + 1).trim()];
 }
 
-const RAW_ANSWER_TIMEOUT_MS = 10_000;
+const RAW_ANSWER_TIMEOUT_MS = 60_000;
 
 function send(port: number, bytes: string | Uint8Array): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
