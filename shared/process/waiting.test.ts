@@ -192,7 +192,9 @@ test.each([
     }
   },
 );
+/** Within a transaction, Postgres would go on showing the sessions that it showed first. */
 const CUT_OFF_WAITERS = `
+SELECT pg_stat_clear_snapshot();
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`;
 
 test("a process waits while the schema is of an earlier release, and accepts one of a later release", async () => {
