@@ -56,11 +56,11 @@ export interface AttemptKind<Granted, Sent> {
 /** Gathers a node's questions to Postgres, so that one statement answers many. */
 export const inBatches = <Item, Result>(
   run: (items: Item[]) => Promise<Result[]>,
-  gathering: Gathering = {},
+  gathering: Gathering<NoInfer<Item>> = {},
 ) => createBatcher({ run, itemsMax: 200, ...gathering });
 
 /** How a batcher gathers; see BatcherOptions. */
-export type Gathering = Pick<BatcherOptions<unknown, unknown>, "gatherMs" | "gatheredEnough">;
+export type Gathering<Item> = Pick<BatcherOptions<Item, unknown>, "gatherMs" | "gatheredEnough" | "turns">;
 
 /** Notes the settlements of a committed statement. A thrown error would run the statement again, so it is logged. */
 export function noteCommitted(log: ProcessLog, note: () => void): void {

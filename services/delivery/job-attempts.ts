@@ -5,6 +5,7 @@ import type { OwedAttempt, Placed } from "../../shared/domain/owed.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { Cell } from "../../shared/process/cell.ts";
+import { Turns } from "../../shared/store/database/turns.ts";
 import {
   type Claim,
   type Claimed,
@@ -54,6 +55,15 @@ type LastSentAttempt = SentAttempt & { settlement: LastSettlement };
 /** Whether a short way may be asked about the settlement. */
 const isLastSent = (sent: SentAttempt): sent is LastSentAttempt => isLast(sent.settlement);
 
+/**
+ * The short ways for jobs with a flow key and for those without one lock the flows of the same projects. Both ways claim, or both settle,
+ * one after the other in a project, so that a project has at most a claim and a settlement under way, as it has without keys.
+ */
+const flowTurns = () => ({
+  shared: new Turns<ProjectNo>(),
+  lockOf: ({ projectNo }: { projectNo: ProjectNo }) => projectNo,
+});
+
 /** Attempts of jobs. */
 export function createJobAttempts(
   { db, bus, clock, log, metrics, traces }: Cell,
@@ -66,6 +76,8 @@ export function createJobAttempts(
   },
 ): AttemptKind<Asked<GrantedAttempt>, SentAttempt> {
   const { nodeId, ids, sender, retries, secretsOf } = options;
+  const claimTurns = flowTurns();
+  const settleTurns = flowTurns();
   const locating = inBatches((jobs: OwedPlace[]) => findTargetUrls(db, jobs));
   const parking = inBatches((items: Parked[]) => parkAttempts(db, "jobs", items));
   const timedClaim = metrics.statement("claim_jobs");
@@ -84,18 +96,20 @@ export function createJobAttempts(
   const claimingLong = ordinaryFirst({
     ordinary: claimBy((claims) => claimMost(db, nodeId, claims)),
     long: claimingWhole.submit,
-    gathering: {},
+    gathering: { gatherMs: 0 },
   });
   const asClaimed = (attempt: GrantedAttempt | null): Claimed | null =>
     attempt === null ? null : { kind: "granted", attempt };
   const claimingOrdinary = ordinaryFirst({
     ordinary: claimBy(async (claims) => (await claimOrdinary(db, nodeId, claims)).map(asClaimed)),
     long: claimingLong.submit,
+    gathering: { turns: claimTurns },
   });
   // claimOrdinary and claimMost leave every job with a flow key, so they are not asked about gated attempts.
   const claimingGated = ordinaryFirst({
     ordinary: claimBy(async (claims) => (await claimKeyed(db, nodeId, claims)).map(asClaimed)),
     long: claimingWhole.submit,
+    gathering: { turns: claimTurns },
   });
   const settleLong = async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement, endedAt }) => waitLeft(settlement, endedAt));
@@ -124,7 +138,7 @@ export function createJobAttempts(
       return items;
     },
     long: settlingLong.submit,
-    gathering: SETTLE_GATHERING,
+    gathering: { ...SETTLE_GATHERING, turns: settleTurns },
   });
   const settlingKeyed = ordinaryFirst<LastSentAttempt, SettledItem | null>({
     async ordinary(sent) {
@@ -135,6 +149,7 @@ export function createJobAttempts(
       return items;
     },
     long: settlingWhole.submit,
+    gathering: { turns: settleTurns },
   });
   const settle = (sent: SentAttempt) => {
     if (sent.settlement.isPlain)

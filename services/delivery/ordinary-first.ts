@@ -21,7 +21,7 @@ export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(way
   /** The answer is null for an item that the short way leaves. */
   ordinary(items: Item[]): Promise<(Answer | null)[]>;
   long(item: Item): Promise<Answer>;
-  gathering?: Gathering;
+  gathering?: Gathering<NoInfer<Item>>;
 }): { submit(item: Item): Promise<Answer> } {
   /** Until when a project goes the long way: one number for each project that was left and has not come again since. */
   const longWayUntil = new Map<ProjectNo, number>();
@@ -33,11 +33,14 @@ export function ordinaryFirst<Item extends { projectNo: ProjectNo }, Answer>(way
     for (const projectNo of left) longWayUntil.set(projectNo, now + LONG_WAY_MS);
   }
 
-  const ordinary = inBatches(async (items: Item[]) => {
-    const answers = await ways.ordinary(items);
-    noteLeft(items, answers);
-    return answers;
-  }, ways.gathering ?? { gatherMs: GATHER_MS });
+  const ordinary = inBatches(
+    async (items: Item[]) => {
+      const answers = await ways.ordinary(items);
+      noteLeft(items, answers);
+      return answers;
+    },
+    { gatherMs: GATHER_MS, ...ways.gathering },
+  );
 
   return {
     async submit(item) {

@@ -2,9 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { inTime } from "../test-support.ts";
 import { type BatcherOptions, createBatcher } from "./batch.ts";
 import { StoreUnavailable } from "./database.ts";
-
-/** A statement seems stuck once it has taken this long. */
-const STUCK_AFTER_MS = 100;
+import { STUCK_AFTER_MS, Turns } from "./turns.ts";
 
 /** A statement that the test ends. */
 interface Statement {
@@ -105,6 +103,64 @@ describe("group commit", () => {
     expect(await small).toBe("65536");
     statements[0]?.end();
     expect(await large).toBe("65537");
+  });
+});
+
+describe("batchers with the same turns", () => {
+  /** Each item needs the lock that its first letter names. */
+  const harnesses = () => {
+    const turns = { shared: new Turns(), lockOf: (item: string) => item[0] };
+    return [createHarness({ turns }), createHarness({ turns }), createHarness({ turns })] as const;
+  };
+
+  test("run statements with a lock in common one after the other, as they asked, with the items that came meanwhile", async () => {
+    await inTime(STUCK_AFTER_MS, async () => {
+      const [one, two, three] = harnesses();
+      const began = () => [one, two, three].map(({ batches }) => batches());
+      const answers = [one.batcher.submit("p1")];
+      await turn();
+      for (const [harness, item] of [
+        [three, "p2"],
+        [two, "p3"],
+        [one, "p4"],
+        [three, "q1"],
+      ] as const) {
+        answers.push(harness.batcher.submit(item));
+        await turn();
+      }
+      expect(began()).toEqual([[["p1"]], [], []]);
+      one.statements[0]?.end();
+      await turn();
+      expect(began()).toEqual([[["p1"]], [], [["p2", "q1"]]]);
+      three.statements[0]?.end();
+      await turn();
+      expect(began()).toEqual([[["p1"]], [["p3"]], [["p2", "q1"]]]);
+      two.statements[0]?.end();
+      await turn();
+      expect(began()).toEqual([[["p1"], ["p4"]], [["p3"]], [["p2", "q1"]]]);
+      one.statements[1]?.end();
+      expect(await Promise.all(answers)).toEqual(["P1", "P2", "P3", "P4", "Q1"]);
+    });
+  });
+
+  test("run statements without a lock in common beside each other", async () => {
+    const [one, two] = harnesses();
+    const answers = [one.batcher.submit("p"), two.batcher.submit("q")];
+    await turn();
+    expect([one.batches(), two.batches()]).toEqual([[["p"]], [["q"]]]);
+    for (const { statements } of [two, one]) statements[0]?.end();
+    expect(await Promise.all(answers)).toEqual(["P", "Q"]);
+  });
+
+  test("do not wait for a statement that seems stuck", async () => {
+    const [stuck, other] = harnesses();
+    const answers = [stuck.batcher.submit("p1")];
+    await turn();
+    answers.push(other.batcher.submit("p2"));
+    await Bun.sleep(STUCK_AFTER_MS + 50);
+    expect(other.batches()).toEqual([["p2"]]);
+    for (const { statements } of [other, stuck]) statements[0]?.end();
+    expect(await Promise.all(answers)).toEqual(["P1", "P2"]);
   });
 });
 

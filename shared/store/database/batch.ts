@@ -1,4 +1,5 @@
 import { StoreUnavailable } from "./database.ts";
+import { STUCK_AFTER_MS, type Turns } from "./turns.ts";
 
 /**
  * Group commit (DeWitt et al., 1984): items that arrive while one statement is under way join the next one. Many items
@@ -28,6 +29,8 @@ export interface BatcherOptions<Item, Answer> {
   gatherMs?: number;
   /** How many items are enough: the next statement does not wait for more. At most `itemsMax`. */
   gatheredEnough?: number;
+  /** Statements of batchers with the same turns that need a lock in common run one after the other. */
+  turns?: { shared: Turns<unknown>; lockOf(item: Item): unknown };
   bytesOf?(item: Item): number;
   /** The most bytes of one statement's items together; a single item may have more. */
   bytesMax?: number;
@@ -41,7 +44,6 @@ const LARGE_ITEM_BYTES = 65_536;
  * at once stored jobs more slowly, and at a higher cost.
  */
 const IN_FLIGHT_MAX = 2;
-const STUCK_AFTER_MS = 100;
 /** Statements are kept apart if `gatherMs` brings at least this many items... */
 const GATHERED_MIN = 2;
 /** ... and until this many items wait, if nothing else is asked for: they cost about as much as the statement without any. */
@@ -81,6 +83,7 @@ function createLane<Item, Answer>({
   bytesMax = Number.POSITIVE_INFINITY,
   gatherMs = 0,
   gatheredEnough = GATHERED_ENOUGH,
+  turns,
 }: BatcherOptions<Item, Answer>): Lane<Item, Answer> {
   let waiting: Member<Item, Answer>[] = [];
   /** When each statement under way began, the oldest first. */
@@ -97,15 +100,18 @@ function createLane<Item, Answer>({
     while (waiting.length > 0 && underWay.size < IN_FLIGHT_MAX) {
       const count = countNext();
       const now = performance.now();
-      const waitMs = startsAt(count) - now;
+      const locks = new Set(turns && waiting.slice(0, count).map(({ item }) => turns.lockOf(item)));
+      const turnAt = turns?.shared.nextAt(locks) ?? now;
+      const waitMs = Math.max(startsAt(count), turnAt) - now;
       if (waitMs > 0) {
+        if (turnAt > now) turns?.shared.stand(startBatches);
         // Bun drops the fraction of a timer, which would fire too early and be set once more.
         timer = setTimeout(startBatches, Math.ceil(waitMs));
         return;
       }
       rate = (rate * RATE_OVER_MS + count) / (RATE_OVER_MS + now - begunAt);
       begunAt = now;
-      start(count);
+      start(count, locks);
     }
     if (waiting.length > 0 || underWay.size > 0) return;
     for (const resolve of drained) resolve();
@@ -120,13 +126,15 @@ function createLane<Item, Answer>({
     return begunAt + (isEnough ? 0 : gatherMs);
   }
 
-  function start(count: number): void {
+  function start(count: number, locks: ReadonlySet<unknown>): void {
     const members = waiting.slice(0, count);
     waiting = waiting.slice(count);
     const statement = Symbol();
     underWay.set(statement, begunAt);
+    const endTurn = turns?.shared.begin(begunAt, locks);
     void settleBatch(run, members).then(() => {
       underWay.delete(statement);
+      endTurn?.();
       startBatches();
     });
   }
