@@ -8,6 +8,7 @@ import {
   SWEEP_LAG_MS,
   type SweptRow,
 } from "../../../shared/store/queue/sweep.ts";
+import { Credits } from "./credits.ts";
 import type { Timed, Timers } from "./timers.ts";
 
 /** An owed attempt that the shard remembers: on the wheel, ready to be sent, or sent and not yet answered. */
@@ -23,34 +24,22 @@ export type Entry = OwedAttempt &
     timedUntil: number;
     /** Why it is timed although it is due: a delivery node has put it off. Null if none has. */
     putOffFor: WaitReason | null;
+    /** When it is due in Postgres since a gate has put it off there. Null if none has. */
+    movedTo: number | null;
     /** When it is due since a gate has called it, while the answer to it is still to come. Null if none has. */
     calledFor: number | null;
   };
 
-/**
- * Credits with which a lane finds out whether permits are free when no hint will say so. The number doubles each time
- * that all of them were granted.
- */
-const PROBE_CREDITS_MIN = 32;
-const PROBE_CREDITS_MAX = 4_096;
 /** How many entries of one lane the wheel holds at most. */
 const TIMED_MAX = 2_000;
-/** Once so many entries are put off, the entries behind them wait for them. */
+/** Once so many entries are put off and still due in Postgres, the entries behind them wait for them. */
 const PUT_OFF_MAX = 1_000;
 /** A put-off entry is owed sooner only if it is due more than this before its timer: answers take some time. */
 const HASTENED_MS_MIN = 1_000;
 /** The worker's clock may be ahead of the database's by this much. An entry that is "early" by less was not put off. */
 const CLOCKS_DIFFER_MS = 100;
 
-/**
- * A shard's memory of one lane: the next few owed attempts, oldest first, and how many of them may be sent.
- *
- * Credits begin without bound. A refusal for want of a permit takes them all away. The refusal is noted in the
- * database, which tells the shard of the next permits that come back; the lane then has a credit for each of them and
- * one more. The refusal of the extra attempt is noted in turn. A hint may overtake the refusal that it answers, so both
- * carry the number of permits that had ever come back. If all sent attempts were granted, no refusal is noted and no
- * hint will come, so the lane probes. Once nothing is ready, credits are without bound again.
- */
+/** A shard's memory of one lane: the next few owed attempts, oldest first, and how many of them may be sent. */
 export class RememberedLane {
   private readonly entries = new Map<string, Entry>();
   /** Every attempt of the lane that was due before this instant and is still owed is among the entries. */
@@ -63,11 +52,14 @@ export class RememberedLane {
   private hasOverflowed = false;
   /** The last refill brought everything that is due up to this instant. */
   private refilledThroughAt = Number.NEGATIVE_INFINITY;
-  /** How many of the entries that are due up to `refilledThroughAt` are left. */
+  /** How many of the entries that Postgres has due up to `refilledThroughAt` are left. */
   private refillLeft = 0;
 
   private timedCount = 0;
-  /** How many of the timed entries were put off. Entries behind them may lead to another host and do not wait. */
+  /**
+   * How many of the timed entries were put off and are still due in Postgres, where each refill meets them first. Entries behind
+   * them may lead to another host and do not wait.
+   */
   private putOffCount = 0;
   private sentCount = 0;
   private ready: Entry[] = [];
@@ -79,11 +71,7 @@ export class RememberedLane {
   /** Entries due by this instant had to wait for their project's limit, quota or hold: `heldBackFor` is the last. */
   private heldBackUntilAt = Number.NEGATIVE_INFINITY;
   private heldBackFor: WaitReason = "concurrency";
-  private credits = Number.POSITIVE_INFINITY;
-  /** The number of the project's returned permits for which credits were given or refused. */
-  private returnedPermits = 0;
-  private hasRefusalNoted = false;
-  private probeCredits = PROBE_CREDITS_MIN;
+  private readonly credits = new Credits();
   /** Whether the lane stands in the dispatcher's row of lanes that have something to send. The dispatcher sets it. */
   standsInRow = false;
 
@@ -114,7 +102,7 @@ export class RememberedLane {
   }
 
   isSendable(now: number): boolean {
-    return this.readyCount > 0 && this.credits > 0 && this.blockedUntilAt <= now;
+    return this.readyCount > 0 && this.credits.areLeft && this.blockedUntilAt <= now;
   }
 
   find(id: string): Entry | undefined {
@@ -144,6 +132,14 @@ export class RememberedLane {
     this.hasOverflowed = true;
   }
 
+  /** A gate has put an entry off until `at`, in Postgres as well. */
+  move(entry: Entry, at: number, reason: WaitReason): void {
+    if (this.isOfRefill(entry)) this.refillLeft--;
+    entry.movedTo = at;
+    if (this.isOfRefill(entry)) this.refillLeft++;
+    this.setTimer(entry, at, reason);
+  }
+
   /** Keeps an entry until `at`: it is not due yet, or a delivery node has put it off, for `reason`. */
   setTimer(entry: Entry, at: number, reason: WaitReason | null): void {
     entry.state = "timed";
@@ -151,7 +147,7 @@ export class RememberedLane {
     this.timers.arm(entry, at);
     this.timedCount++;
     entry.putOffFor = at > entry.dueAt + CLOCKS_DIFFER_MS ? reason : null;
-    if (entry.putOffFor !== null) this.putOffCount++;
+    if (isInTheWay(entry)) this.putOffCount++;
   }
 
   /** Whether an entry that was put off is owed sooner now, since its flow key or its host lets it start at `dueAt`. */
@@ -188,13 +184,13 @@ export class RememberedLane {
       this.endTimed(entry);
     }
     this.entries.delete(entry.id);
-    if (entry.dueAt <= this.refilledThroughAt) this.refillLeft--;
+    if (this.isOfRefill(entry)) this.refillLeft--;
   }
 
   /** Takes the next ready entries, as many as credits allow, and marks them as sent. */
   take(countMax: number, nodeId: number, now: number): Entry[] {
     const taken: Entry[] = [];
-    while (taken.length < countMax && this.credits > 0) {
+    while (taken.length < countMax && this.credits.areLeft) {
       const entry = this.nextReady();
       if (entry === undefined) break;
       // The entry may have been forgotten, or replaced by a later attempt, while it stood in the row.
@@ -202,11 +198,11 @@ export class RememberedLane {
       entry.state = "sent";
       entry.sentAt = now;
       entry.sentTo = nodeId;
-      this.credits--;
+      this.credits.spend();
       taken.push(entry);
     }
     this.sentCount += taken.length;
-    if (this.readyCount === 0) this.credits = Number.POSITIVE_INFINITY;
+    if (this.readyCount === 0) this.credits.unbind();
     return taken;
   }
 
@@ -224,32 +220,19 @@ export class RememberedLane {
 
   /** A claim was refused for want of a permit. `returned` is the number of permits that had ever come back by then. */
   refusePermit(returned: number, now: number): void {
-    const since = this.returnedPermits - returned;
-    if (since > 0) {
-      this.credits = Math.min(this.credits, since + 1);
-    } else {
-      this.credits = 0;
-      this.hasRefusalNoted = true;
-      this.probeCredits = PROBE_CREDITS_MIN;
-      this.returnedPermits = returned;
-    }
+    this.credits.refuse(returned);
     this.holdBack(now, "concurrency");
   }
 
   /** Permits of the project have come back, `returned` of them ever. */
   returnPermits(returned: number, now: number): void {
-    if (this.credits === 0) this.holdBack(now, "concurrency");
-    if (returned <= this.returnedPermits) return;
-    this.hasRefusalNoted = false;
-    this.credits += returned - this.returnedPermits + 1;
-    this.returnedPermits = returned;
+    if (!this.credits.areLeft) this.holdBack(now, "concurrency");
+    this.credits.give(returned);
   }
 
-  /** Probes if no refusal is noted and no answer is to come, or if a hint may have been lost (`isOverdue`). */
+  /** Finds out whether permits are free, if nothing else will tell. `isOverdue`: a hint may have been lost. */
   probe(isOverdue: boolean): void {
-    if (this.credits > 0 || (!isOverdue && (this.hasRefusalNoted || this.sentCount > 0))) return;
-    this.credits = this.probeCredits;
-    this.probeCredits = Math.min(2 * this.probeCredits, PROBE_CREDITS_MAX);
+    this.credits.probe({ isOverdue, isAwaited: this.sentCount > 0 });
   }
 
   /** Sends nothing until `untilAt`. `reason` is null if the block is not for the project's own quota or hold. */
@@ -299,7 +282,7 @@ export class RememberedLane {
     this.refillLeft = 0;
     // Entries are counted and not rows, some of which may be stale: a stale row adds no entry that could be forgotten
     // later, so that the count would stay too high.
-    for (const entry of this.entries.values()) if (entry.dueAt <= this.refilledThroughAt) this.refillLeft++;
+    for (const entry of this.entries.values()) if (this.isOfRefill(entry)) this.refillLeft++;
     // An entry may have been lost while the refill was under way; then the next look begins where that one was due.
     if (this.sinceAt < asked.sinceAt) return;
     const throughAt = Math.min(rows[0]?.dueAt ?? Number.POSITIVE_INFINITY, sweptAt - SWEEP_LAG_MS);
@@ -318,7 +301,11 @@ export class RememberedLane {
 
   private endTimed(entry: Entry): void {
     this.timedCount--;
-    if (entry.putOffFor !== null) this.putOffCount--;
+    if (isInTheWay(entry)) this.putOffCount--;
+  }
+
+  private isOfRefill(entry: Entry): boolean {
+    return owedAt(entry) <= this.refilledThroughAt;
   }
 
   private nextReady(): Entry | undefined {
@@ -337,6 +324,11 @@ export class RememberedLane {
     return entry;
   }
 }
+
+/** When Postgres has the entry due, as far as is known. */
+const owedAt = ({ movedTo, dueAt }: Entry) => movedTo ?? dueAt;
+/** Whether a timed entry is due in Postgres while it waits. */
+const isInTheWay = (entry: Entry) => entry.timedUntil > owedAt(entry) + CLOCKS_DIFFER_MS;
 
 /** Entries are ordered by due instant, and those of one instant by their ids, the first made first. */
 function isBefore(one: Entry, other: Entry): boolean {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { SHARE_PAUSE_MS } from "../../../shared/bus/messages.ts";
+import { type Answer, SHARE_PAUSE_MS } from "../../../shared/bus/messages.ts";
 import { SWEEP_LAG_MS } from "../../../shared/store/queue/sweep.ts";
 import { NODE, owedOf, startShard, sweptOf } from "../test-support.ts";
 import { ANSWER_TIMEOUT_MS } from "./shard.ts";
@@ -394,6 +394,25 @@ describe("a lane that holds as much as it may", () => {
     advance(NOW + 50_000);
     expect(known.find(putOff.id)).toBeUndefined();
     expect(known.ask(NOW + 50_000)?.sinceAt).toBeLessThanOrEqual(putOff.dueAt);
+  });
+});
+
+describe("a lane with many entries that were put off", () => {
+  /** A lane with 1,200 entries, all of them answered, that knows of more in Postgres. Whether it asks for more. */
+  function asksFor(answer: Answer): boolean {
+    const started = startShard(NOW);
+    const older = Array.from({ length: 1_200 }, (_, n) => owedOf({ dueAt: NOW - 2_000 + n }));
+    started.sweep(older, NOW, 600);
+    for (const entry of started.send(NOW)) started.answer(entry, answer, NOW);
+    const known = started.lane();
+    if (known === undefined) throw new Error("nothing is remembered");
+    expect(known.size).toBe(1_200);
+    return known.wantsRefill(NOW);
+  }
+
+  test("asks for what lies behind them only while few of them are still due in Postgres", () => {
+    expect(asksFor({ kind: "early", waitMs: 30_000, putOffFor: "flow" })).toBe(true);
+    expect(asksFor({ kind: "early", waitMs: 30_000 })).toBe(false);
   });
 });
 

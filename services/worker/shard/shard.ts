@@ -118,6 +118,7 @@ export class Shard {
       sentAt: 0,
       sentTo: 0,
       putOffFor: null,
+      movedTo: null,
       calledFor: null,
     };
     lane.add(entry, now);
@@ -168,7 +169,8 @@ export class Shard {
           lane.forget(entry);
           break;
         }
-        lane.setTimer(entry, now + answer.waitMs, answer.putOffFor ?? putOffReason(answer.waitMs));
+        if (answer.putOffFor !== undefined) lane.move(entry, now + answer.waitMs, answer.putOffFor);
+        else lane.setTimer(entry, now + answer.waitMs, putOffReason(answer.waitMs));
         break;
       case "no_permit":
         lane.refusePermit(answer.returned, now);
