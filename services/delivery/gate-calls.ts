@@ -1,5 +1,6 @@
 import { sendHints } from "../../shared/bus/hints.ts";
 import type { Cell } from "../../shared/process/cell.ts";
+import type { OnCalled } from "../../shared/store/queue/claim.ts";
 import { emptyGateCalls } from "../../shared/store/queue/gate-calls.ts";
 import { emptyHostCalls, lookAtHosts } from "../../shared/store/queue/host-calls.ts";
 
@@ -8,24 +9,26 @@ const HOSTS_EVERY_MS = 5_000;
 
 /**
  * Calls the attempts that the gates of flow keys and hosts let start next, after changes that were made without the
- * locks of the gates. Every node looks; each row is taken by one node.
+ * locks of the gates. Every node looks; each row is taken by one node. What fails keeps nothing else from being done.
  */
 export function createGateCalls({ db, bus }: Pick<Cell, "db" | "bus">) {
+  const onCalled: OnCalled = (owed) => sendHints(bus, { owed, freed: [] });
   let hostsAt = performance.now();
+  async function lookNowAndThen(): Promise<void> {
+    if (performance.now() < hostsAt) return;
+    hostsAt = performance.now() + HOSTS_EVERY_MS;
+    await lookAtHosts(db);
+  }
   return {
     everyMs: EVERY_MS,
     async tick(): Promise<void> {
-      if (performance.now() >= hostsAt) {
-        hostsAt = performance.now() + HOSTS_EVERY_MS;
-        await lookAtHosts(db);
-      }
-      for (const empty of [emptyGateCalls, emptyHostCalls]) {
-        for (let isMoreLeft = true; isMoreLeft; ) {
-          const emptied = await empty(db);
-          sendHints(bus, { owed: emptied.owed, freed: [] });
-          isMoreLeft = emptied.isMoreLeft;
-        }
-      }
+      const ended = [
+        ...(await Promise.allSettled([lookNowAndThen()])),
+        ...(await Promise.allSettled([emptyGateCalls(db, onCalled)])),
+        ...(await Promise.allSettled([emptyHostCalls(db, onCalled)])),
+      ];
+      const failed = ended.find((each) => each.status === "rejected");
+      if (failed !== undefined) throw failed.reason;
     },
   };
 }

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { keyCause } from "../../../test/support/cause.ts";
 import { FLOW_CONCURRENCY_BOUNDS, FLOW_KEYS_KEPT_MAX, type Flow } from "../../domain/flow-key.ts";
 import { idToUuid } from "../../domain/ids.ts";
+import type { OwedAttempt } from "../../domain/owed.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { type FlowSteps, flowSteps, idsOf, newKey, type Running, scopeOf } from "../flow-test-support.ts";
 import { changeFlowKey as change, findFlowKey, listFlowKeys } from "../resources/flow-keys.ts";
@@ -32,7 +33,9 @@ const addJobs = (project: ProjectNo, count: number, flow: Flow, wish = {}) =>
 /** Changes a key, and calls the attempts that the change lets start. */
 async function changeFlowKey(...asked: Parameters<typeof change>) {
   const row = await change(...asked);
-  return { row, ...(await emptyGateCalls(store.db)) };
+  const owed: OwedAttempt[] = [];
+  await emptyGateCalls(store.db, (called) => owed.push(...called));
+  return { row, owed };
 }
 
 describe("a limit for attempts at a time", () => {

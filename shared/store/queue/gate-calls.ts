@@ -1,9 +1,9 @@
 import { FLOW_CONCURRENCY_BOUNDS } from "../../domain/flow-key.ts";
-import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import { REGIONS } from "../../domain/scope.ts";
 import { type Database, epochMs } from "../database/database.ts";
-import { type CalledRow, readCalled } from "./called.ts";
+import type { OnCalled } from "./claim.ts";
 import { calledLanes, HEADS, roomOf, sameKey, startsGoneAt, startsLeft, USED_AT } from "./flow-gates.ts";
+import { emptyCalls, LEFT_CALLS, takeCalls } from "./taken-calls.ts";
 
 /**
  * Most statements change the gates of flow keys under the keys' locks. Cancels, retries by hand and parking at a host are rare
@@ -28,36 +28,25 @@ export const callGates = (from: string, { isOver = true } = {}): string => `left
 /** Whether an open job may stand at a gate. */
 export const HAS_GATE = "(flow_key IS NOT NULL OR gate IS NOT NULL)";
 
-/** How many rows of gate_calls one statement takes. */
-const CALLS_MAX = 1_000;
+/** How many gates one statement takes. Each has up to HEADS attempts in each region to call. */
+const GATES_MAX = 100;
 /** How many attempts with a place are called at once in a region after a pause of the key. Without a limit there may be more. */
 const HOLDERS_MAX = FLOW_CONCURRENCY_BOUNDS.max;
 
 /**
- * Takes rows of gate_calls: corrects the gates' counts, and calls the attempts that may start next. Answers these attempts, and
- * whether more rows are left. It is one statement, and leaves rows that another node has taken. Lock order: gate_calls,
- * flow_keys by key, open jobs.
+ * Takes the rows of gate_calls that are for flow keys: corrects the gates' counts, and calls the attempts that may start next, which
+ * `onCalled` gets. Each statement takes a few gates, and leaves rows that another node has taken. Lock order: gate_calls, flow_keys by
+ * key, open jobs.
  */
-export async function emptyGateCalls(
-  db: Database,
-): Promise<{ owed: Placed<OwedAttempt>[]; isMoreLeft: boolean }> {
-  const [row] = await db.run<{ taken: number; called: CalledRow[] | null }>("empty_gate_calls", EMPTY, [
-    CALLS_MAX,
-  ]);
-  return {
-    owed: (row?.called ?? []).flatMap(readCalled),
-    isMoreLeft: (row?.taken ?? 0) >= CALLS_MAX,
-  };
+export async function emptyGateCalls(db: Database, onCalled: OnCalled = () => undefined): Promise<void> {
+  await emptyCalls(db, "empty_gate_calls", EMPTY, onCalled);
 }
 
 const waitingIn = (region: number) =>
   `greatest(k.waiting[${region + 1}] + k.changes[${region + 1}] - (SELECT count(*) FROM called c WHERE c.place = k.place AND c.region = ${region} AND NOT c.holds), 0)`;
 
 const EMPTY = `
-WITH taken AS MATERIALIZED (
-  DELETE FROM gate_calls WHERE id = ANY (ARRAY (SELECT id FROM gate_calls WHERE gate NOT LIKE 'h%' ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
-  RETURNING *
-), gate AS MATERIALIZED (
+WITH RECURSIVE ${takeCalls("gate NOT LIKE 'h%'", { gatesMax: GATES_MAX, isDear: "c.gate LIKE 'p%'" })}, gate AS MATERIALIZED (
   SELECT g.place, g.in_use_change, g.calls_holders, g.changes, k.*
     FROM (SELECT project_no, environment, substr(gate, 2) AS flow_key, row_number() OVER (ORDER BY project_no, environment, substr(gate, 2)) AS place,
                  sum(in_use_change)::int AS in_use_change, bool_or(gate LIKE 'p%') AS calls_holders,
@@ -112,5 +101,5 @@ WITH taken AS MATERIALIZED (
             FROM state k OFFSET 0) s
    WHERE ${sameKey("f", "s")}
 )
-SELECT (SELECT count(*) FROM taken)::int AS taken,
+SELECT ${LEFT_CALLS},
        (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes("hastened")} c) AS called`;

@@ -1,13 +1,15 @@
-import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import { ALL_REGIONS } from "../database/codes.ts";
 import { type Database, epochMs } from "../database/database.ts";
-import { type CalledRow, readCalled } from "./called.ts";
+import type { OnCalled } from "./claim.ts";
 import { calledLanes, WITHOUT_NODES } from "./flow-gates.ts";
 import { callInRamp, HOST_CODES, sameHost, secondAt, startsLeftIn } from "./host-gates.ts";
 import { HAS_QUOTA } from "./month.ts";
+import { emptyCalls, LEFT_CALLS, takeCalls } from "./taken-calls.ts";
 
-/** How many rows of gate_calls one statement takes. */
-const CALLS_MAX = 1_000;
+/** How many hosts one statement takes. Each may have some hundred attempts in each region to call. */
+const HOSTS_MAX = 20;
+/** For how many hosts one look writes rows. */
+const LOOKED_AT_MAX = 1_000;
 /** How late a probe may be before its host is looked at. */
 const PROBE_LATE = "interval '5 s'";
 /** Of so many attempts of a region that wait for a host, and of so many retries by hand, the next probe is chosen. */
@@ -20,18 +22,10 @@ const RETRIES_READ_MAX = 200;
  * a probe where there is none, or the next of a ramp. A probe in a region that is held keeps no other from being the probe. A
  * probe that nobody sends, since its region has no delivery nodes or its month has no runs left, gives way to the oldest
  * attempt that can be sent. A claim that began before the hold, and is not committed yet, may send the first one as well.
- * Answers the called attempts, and whether more rows are left. Lock order: gate_calls, target_hosts by key, open jobs.
+ * `onCalled` gets the called attempts. Lock order: gate_calls, target_hosts by key, open jobs.
  */
-export async function emptyHostCalls(
-  db: Database,
-): Promise<{ owed: Placed<OwedAttempt>[]; isMoreLeft: boolean }> {
-  const [row] = await db.run<{ taken: number; called: CalledRow[] | null }>("empty_host_calls", EMPTY, [
-    CALLS_MAX,
-  ]);
-  return {
-    owed: (row?.called ?? []).flatMap(readCalled),
-    isMoreLeft: (row?.taken ?? 0) >= CALLS_MAX,
-  };
+export async function emptyHostCalls(db: Database, onCalled: OnCalled = () => undefined): Promise<void> {
+  await emptyCalls(db, "empty_host_calls", EMPTY, onCalled);
 }
 
 const { DOWN, OPENING, BREAKER } = HOST_CODES;
@@ -41,10 +35,7 @@ const HELD = "ARRAY (SELECT r.region FROM held_regions r)";
 const IS_SENT = `(o.region <> ALL (${WITHOUT_NODES}) AND (t.has_quota OR o.run_id IS NOT NULL))`;
 
 const EMPTY = `
-WITH taken AS MATERIALIZED (
-  DELETE FROM gate_calls WHERE id = ANY (ARRAY (SELECT id FROM gate_calls WHERE gate LIKE 'h%' ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
-  RETURNING *
-), host AS MATERIALIZED (
+WITH RECURSIVE ${takeCalls("gate LIKE 'h%'", { gatesMax: HOSTS_MAX })}, host AS MATERIALIZED (
   SELECT g.change, t.*
     FROM (SELECT project_no, environment, substr(gate, 2) AS host, sum(waiting_change)::int AS change
             FROM taken GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) g
@@ -113,7 +104,7 @@ WITH taken AS MATERIALIZED (
           OFFSET 0) s
    WHERE ${sameHost("f", "s")}
 )
-SELECT (SELECT count(*) FROM taken)::int AS taken,
+SELECT ${LEFT_CALLS},
        (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) FROM ${calledLanes()} c) AS called`;
 
 /**
@@ -122,7 +113,7 @@ SELECT (SELECT count(*) FROM taken)::int AS taken,
  * more than one look takes, so that none waits for ever.
  */
 export async function lookAtHosts(db: Database): Promise<void> {
-  await db.run("look_at_hosts", LOOK, [CALLS_MAX]);
+  await db.run("look_at_hosts", LOOK, [LOOKED_AT_MAX]);
 }
 
 const LOOK = `

@@ -93,12 +93,19 @@ export const targetHosts = pg.pgTable(
 );
 
 /** A change at a gate by a statement that does not lock the gate (gate-calls.ts). */
-export const gateCalls = pg.pgTable("gate_calls", {
-  id: wholeNumber("id").primaryKey().generatedAlwaysAsIdentity(),
-  projectNo: pg.integer("project_no").notNull(),
-  waitingChange: pg.integer("waiting_change").notNull().default(0),
-  inUseChange: pg.integer("in_use_change").notNull().default(0),
-  environment: pg.smallint("environment").notNull(),
-  region: pg.smallint("region").notNull().default(0),
-  gate: pg.text("gate").notNull(),
-});
+export const gateCalls = pg.pgTable(
+  "gate_calls",
+  {
+    id: wholeNumber("id").primaryKey().generatedAlwaysAsIdentity(),
+    projectNo: pg.integer("project_no").notNull(),
+    waitingChange: pg.integer("waiting_change").notNull().default(0),
+    inUseChange: pg.integer("in_use_change").notNull().default(0),
+    environment: pg.smallint("environment").notNull(),
+    region: pg.smallint("region").notNull().default(0),
+    gate: pg.text("gate").notNull(),
+  },
+  (table) => [
+    pg.index("gate_calls_of_keys").on(table.projectNo, table.id).where(sql`${table.gate} NOT LIKE 'h%'`),
+    pg.index("gate_calls_of_hosts").on(table.projectNo, table.id).where(sql`${table.gate} LIKE 'h%'`),
+  ],
+);

@@ -151,7 +151,7 @@ export const emptyGateCalls: Statement = (tables, { now, clock }) => {
     if (key === undefined) continue;
     called.push(...emptyCallsOf(tables, key, calls, { now, clock }));
   }
-  return [{ taken: taken.length, called: calledArrays(tables, called) }];
+  return [{ next_after: null, is_more_left: false, called: calledArrays(tables, called) }];
 };
 
 function emptyCallsOf(

@@ -415,7 +415,7 @@ export const emptyHostCalls: Statement = (tables, { now, clock }) => {
     if (row.state === OPENING && row.parked === 0 && !isThere) row.state = null;
     called.push(...next.map((its) => its.row));
   }
-  return [{ taken: taken.length, called: calledArrays(tables, called) }];
+  return [{ next_after: null, is_more_left: false, called: calledArrays(tables, called) }];
 };
 
 /** The probe that is on the wire, or owed in a region that is not held. */

@@ -1,0 +1,80 @@
+import type { ProjectNo } from "../../domain/scope.ts";
+import type { Database } from "../database/database.ts";
+import { type CalledRow, readCalled } from "./called.ts";
+import type { OnCalled } from "./claim.ts";
+
+/**
+ * How the rows of gate_calls (gate-calls.ts) are taken, a few gates at a time. A gate may have some hundred attempts to call, and one
+ * statement must end in time whatever the rows ask for. So projects take turns, gate by gate, and no project's rows hide another's.
+ */
+
+/** How many projects one statement looks at, and how many rows of each. */
+const PROJECTS_MAX = 20;
+const ROWS_MAX = 500;
+
+/**
+ * Takes rows that other nodes have not taken, as `taken`, of `gatesMax` gates at most. `isOf` tells which rows are meant, and is the
+ * condition of an index of theirs. A gate for which `isDear` is true of a row is taken alone. $1 is the project behind which to begin.
+ * It stands first, behind WITH RECURSIVE.
+ */
+export const takeCalls = (
+  isOf: string,
+  { gatesMax, isDear = "false" }: { gatesMax: number; isDear?: string },
+): string => `project AS (
+  (SELECT project_no AS no, 1 AS place FROM gate_calls WHERE ${isOf} AND project_no > $1 ORDER BY project_no LIMIT 1)
+   UNION ALL
+  SELECT n.no, p.place + 1
+    FROM project p
+   CROSS JOIN LATERAL (SELECT c.project_no AS no FROM gate_calls c WHERE ${isOf} AND c.project_no > p.no ORDER BY c.project_no LIMIT 1) n
+   WHERE p.place < ${PROJECTS_MAX}
+), seen AS MATERIALIZED (
+  SELECT c.id, c.project_no, c.environment, substr(c.gate, 2) AS name, ${isDear} AS is_dear
+    FROM project p
+   CROSS JOIN LATERAL (
+         SELECT * FROM gate_calls c WHERE ${isOf} AND c.project_no = p.no ORDER BY c.project_no, c.id LIMIT ${ROWS_MAX}) c
+), chosen AS MATERIALIZED (
+  SELECT ids
+    FROM (SELECT ids, sum(weight) OVER (ORDER BY turn, ids[1]) AS total
+            FROM (SELECT array_agg(id ORDER BY id) AS ids, CASE WHEN bool_or(is_dear) THEN ${gatesMax} ELSE 1 END AS weight,
+                         row_number() OVER (PARTITION BY project_no ORDER BY min(id)) AS turn
+                    FROM seen GROUP BY project_no, environment, name) g) weighed
+   WHERE total <= ${gatesMax}
+), taken AS MATERIALIZED (
+  DELETE FROM gate_calls
+   WHERE id = ANY (ARRAY (SELECT c.id FROM gate_calls c WHERE c.id = ANY (ARRAY (SELECT unnest(ids) FROM chosen))
+                           ORDER BY c.id FOR UPDATE SKIP LOCKED))
+  RETURNING *
+)`;
+
+/** Columns of the answer: the project behind which the next statement begins (null after the last), and whether rows are left. */
+export const LEFT_CALLS = `(SELECT max(no) FILTER (WHERE place = ${PROJECTS_MAX}) FROM project) AS next_after,
+       EXISTS (SELECT FROM taken)
+       AND ((SELECT count(*) FROM seen) > (SELECT sum(cardinality(ids)) FROM chosen)
+            OR EXISTS (SELECT FROM seen GROUP BY project_no HAVING count(*) >= ${ROWS_MAX})) AS is_more_left`;
+
+interface EmptiedRow {
+  next_after: ProjectNo | null;
+  is_more_left: boolean;
+  called: CalledRow[] | null;
+}
+
+/** Runs such a statement until no rows are left but those that another node has taken. */
+export async function emptyCalls(
+  db: Database,
+  name: string,
+  text: string,
+  onCalled: OnCalled,
+): Promise<void> {
+  let isMoreLeft = false;
+  for (let after: ProjectNo | null = 0; after !== null; ) {
+    const rows: EmptiedRow[] = await db.run<EmptiedRow>(name, text, [after]);
+    for (const { called, is_more_left, next_after } of rows) {
+      if (called !== null) onCalled(called.flatMap(readCalled));
+      isMoreLeft ||= is_more_left;
+      after = next_after;
+    }
+    if (after !== null || !isMoreLeft) continue;
+    after = 0;
+    isMoreLeft = false;
+  }
+}
