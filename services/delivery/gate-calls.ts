@@ -3,6 +3,7 @@ import type { Cell } from "../../shared/process/cell.ts";
 import type { OnCalled } from "../../shared/store/queue/claim.ts";
 import { emptyGateCalls } from "../../shared/store/queue/gate-calls.ts";
 import { emptyHostCalls, lookAtHosts } from "../../shared/store/queue/host-calls.ts";
+import { openLeftHosts } from "../../shared/store/resources/target-hosts.ts";
 
 const EVERY_MS = 500;
 const HOSTS_EVERY_MS = 5_000;
@@ -17,6 +18,7 @@ export function createGateCalls({ db, bus }: Pick<Cell, "db" | "bus">) {
   async function lookNowAndThen(): Promise<void> {
     if (performance.now() < hostsAt) return;
     hostsAt = performance.now() + HOSTS_EVERY_MS;
+    await openLeftHosts(db);
     await lookAtHosts(db);
   }
   return {

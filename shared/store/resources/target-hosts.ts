@@ -151,14 +151,29 @@ export async function watchHosts(db: Database, projectNo: ProjectNo): Promise<vo
   );
 }
 
-/** Opens the hosts that the breaker took down, once a project does not park failing hosts. If this is cut off, probes open them. */
+/** How many hosts one statement opens. */
+const OPENED_MAX = 100;
+
+/**
+ * Opens hosts that the breaker took down, once a project does not park failing hosts. If they are many, or if this is cut off,
+ * openLeftHosts opens the others.
+ */
 export async function openFailingHosts(db: Database, projectNo: ProjectNo): Promise<void> {
   await db.run("open_failing_hosts", OPEN_FAILING, [projectNo]);
 }
 
-const OPEN_FAILING = `
+/**
+ * The same for all projects: a settlement that began before a project ceased to park failing hosts may take one down afterwards.
+ * Leaves hosts that others have locked.
+ */
+export async function openLeftHosts(db: Database): Promise<void> {
+  for (let opened = OPENED_MAX; opened === OPENED_MAX; )
+    opened = (await db.run("open_left_hosts", OPEN_LEFT, [])).length;
+}
+
+const openingOf = (hosts: string) => `
 WITH old AS MATERIALIZED (
-  SELECT h.* FROM target_hosts h WHERE h.project_no = $1 AND h.state = ${DOWN} AND h.by = ${BREAKER} ORDER BY h.environment, h.host FOR NO KEY UPDATE
+  SELECT h.* FROM target_hosts h WHERE h.state = ${DOWN} AND h.by = ${BREAKER} AND ${hosts}
 ), changed AS (
   UPDATE target_hosts h SET ${OPENED}
     FROM old WHERE h.project_no = old.project_no AND h.environment = old.environment AND h.host = old.host
@@ -167,6 +182,11 @@ WITH old AS MATERIALIZED (
   SELECT ${hostEvent("host.up", "c", shardOfLanes("c"))} FROM (SELECT *, since AS new_since FROM changed) c
 ), ${tellOf("told")}
 SELECT FROM changed`;
+const inOrder = `ORDER BY h.project_no, h.environment, h.host LIMIT ${OPENED_MAX} FOR NO KEY UPDATE`;
+const OPEN_FAILING = openingOf(`h.project_no = $1 ${inOrder}`);
+const OPEN_LEFT = openingOf(
+  `(SELECT park_failing_hosts FROM projects p WHERE p.no = h.project_no) IS NOT TRUE ${inOrder} SKIP LOCKED`,
+);
 
 interface Row {
   host: string;

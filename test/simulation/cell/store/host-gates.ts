@@ -465,6 +465,16 @@ export const lookAtHosts: Statement = (tables, { now }) => {
   return [];
 };
 
+export const openLeftHosts: Statement = (tables, { now }) => {
+  for (const row of tables.target_hosts.values()) {
+    const isParking = tables.projects.get(row.project_no)?.park_failing_hosts === true;
+    if (row.state !== DOWN || row.by !== BREAKER || isParking) continue;
+    Object.assign(row, NO_PROBE, { state: OPENING, since: now, second: 0, started: 0 });
+    addCall(tables, row, hostGateOf(row.host));
+  }
+  return [];
+};
+
 export const setWatched: Statement = (tables, _time, [projectNo]) => {
   const flow = tables.flows.get(Number(projectNo));
   if (flow !== undefined) flow.subscriptions |= HOSTS_WATCHED;

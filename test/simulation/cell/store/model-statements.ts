@@ -113,6 +113,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   empty_gate_calls: emptyGateCalls,
   empty_host_calls: hosts.emptyHostCalls,
   look_at_hosts: hosts.lookAtHosts,
+  open_left_hosts: hosts.openLeftHosts,
   watch_hosts: hosts.setWatched,
   park_host: hosts.parkHost,
   open_host: hosts.openHost,

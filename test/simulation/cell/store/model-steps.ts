@@ -54,7 +54,7 @@ import {
   findSchedule,
 } from "../../../../shared/store/resources/schedules.ts";
 import { listSigningSecrets } from "../../../../shared/store/resources/secrets.ts";
-import { openHost, parkHost } from "../../../../shared/store/resources/target-hosts.ts";
+import { openHost, openLeftHosts, parkHost } from "../../../../shared/store/resources/target-hosts.ts";
 import type { Random } from "../random.ts";
 import { targetUrl } from "../targets.ts";
 import { type Instant, toMs } from "./parameters.ts";
@@ -166,6 +166,7 @@ export class ModelSteps {
       (db) => emptyHostCalls(db),
       (db) => emptyHostCalls(db),
       (db) => lookAtHosts(db),
+      (db) => openLeftHosts(db),
       (db) => openHost(db, scope, host, cause, null, 0),
       ...(random.chance(0.3) ? [(db: Database) => parkHost(db, scope, host, cause, null, 0)] : []),
     ]);
