@@ -333,6 +333,18 @@ describe("a host of a project that parks what is due at failing hosts", () => {
     expect((await start(project)).length).toBe(3);
   });
 
+  test("lets nothing pass before the hundreds that wait, although its ramp has starts for more of them", async () => {
+    const project = await addWatchedProject();
+    const { host } = await addDownHost(project, 400);
+    expect(await start(project)).toEqual([]);
+    await store.query("UPDATE target_hosts SET state = 1, since = now() WHERE project_no = $1", [project]);
+    await passToSecond(project, 95);
+    const [young = ""] = await addJobs(project, host, 1);
+    const claimYoung = () => claimShortFirst(store.db, nodeId, [store.claimOf(project, young)]);
+    expect(await claimYoung()).toMatchObject([{ kind: "gone" }]);
+    expect(await rowOf(project, host)).toMatchObject({ state: 1 });
+  });
+
   test("goes on with another probe when the probe is canceled", async () => {
     const project = await addWatchedProject();
     const { host, jobs } = await addDownHost(project, 3);

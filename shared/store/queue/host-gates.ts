@@ -62,7 +62,8 @@ export const LOCK_HOSTS_OF_CLAIMS = `host AS MATERIALIZED (
 
 /**
  * The judgement of a claim by hosts, behind `host`, `clock` and `asked` (with `may_start`). `host_placement` has all items at
- * such hosts. In a ramp an attempt from elsewhere, such as a flow key's queue, is judged by its place among the parked ones.
+ * such hosts. In a ramp an attempt from elsewhere, such as a flow key's queue, is judged by its place among the first RAMP_HEADS parked
+ * ones. More may be parked, so none behind these passes.
  *
  * `at_host` is `asked` with `host_passes` and `host_place` (null at a host that is well). An attempt that does not pass is
  * parked, or due at `host_until`: the first one that is refused at a host without a probe is the probe (`probes`). A probe that
@@ -97,7 +98,7 @@ export const JUDGE_BY_HOSTS = `host_state AS MATERIALIZED (
                          p.ranks[x.at] AS host_rank,
                          x.at IS NULL OR NOT o.may_start
                          OR coalesce(CASE p.states[x.at] WHEN ${DOWN} THEN o.job_id = p.probes[x.at] AND p.next_probes[x.at] <= now()
-                                          ELSE p.ranks[x.at] <= p.starts_left[x.at] OR p.over[x.at] END, false) AS host_passes
+                                          ELSE p.ranks[x.at] <= least(p.starts_left[x.at], ${RAMP_HEADS}) OR p.over[x.at] END, false) AS host_passes
                     FROM host_placement p
                    CROSS JOIN asked o
                    CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) placed_at_host) j

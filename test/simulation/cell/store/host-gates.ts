@@ -177,7 +177,7 @@ function passesHost(
   if (row.state === DOWN)
     return item.row.id === row.probe && row.next_probe_at !== null && row.next_probe_at <= now;
   const rank = ids.indexOf(item.row.id) + 1;
-  return (rank > 0 && rank <= startsLeft) || (!waits && row.parked === 0);
+  return (rank > 0 && rank <= Math.min(startsLeft, RAMP_HEADS)) || (!waits && row.parked === 0);
 }
 
 function refusalOf(
