@@ -42,7 +42,7 @@ const PURGES = [
 /**
  * Removes rows that are over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
  * that the API no longer shows, the tags of runs, insights, bulk operations and the members that they leave, flow keys out of
- * use, the rows of hosts that are well, and dead nodes. Returns how many rows were removed. Throws the first error once
+ * use, the rows of hosts that are well, and dead nodes. Returns how many rows were removed, or looked at and kept. Throws the first error once
  * every purge has had its turn: a purge that fails each time keeps no other from removing its rows.
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {
@@ -61,7 +61,7 @@ export async function purgeExpired(db: Database, now: number): Promise<number> {
   return purgedCount;
 }
 
-/** Calls one purge until it finds no more, at most STATEMENTS_PER_TICK_MAX times. */
+/** Calls one purge, which answers how many rows it found, until it finds no more, at most STATEMENTS_PER_TICK_MAX times. */
 export async function purgeAll(purge: typeof purgeKeys, db: Database, now: number): Promise<number> {
   let purgedCount = 0;
   for (let statement = 0; statement < STATEMENTS_PER_TICK_MAX; statement++) {

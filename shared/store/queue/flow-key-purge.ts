@@ -7,11 +7,11 @@ const FORGOTTEN_AFTER = "interval '25 hours'";
 
 /**
  * Forgets keys that were last used a day before `now` (milliseconds since 1970), unless they are pinned or paused, or some job
- * that is not over or some schedule names them. Looks at `limit` of them, and answers how many it forgot.
+ * that is not over or some schedule names them. Looks at `limit` of them, and answers at how many it looked.
  */
 export async function purgeFlowKeys(db: Database, limit: number, now: number): Promise<number> {
-  const [row] = await db.run<{ forgotten: number }>("purge_flow_keys", PURGE, [instant(now), limit]);
-  return row?.forgotten ?? 0;
+  const [row] = await db.run<{ looked: number }>("purge_flow_keys", PURGE, [instant(now), limit]);
+  return row?.looked ?? 0;
 }
 
 // The purge waits for no locked key, since others lock keys in another order. A key that a job or a schedule names is looked at
@@ -33,6 +33,5 @@ WITH idle AS MATERIALIZED (
   UPDATE flow_keys k SET used_at = now() FROM idle i WHERE i.is_named AND ${sameKey("k", "i")}
 ), forgotten AS (
   DELETE FROM flow_keys k USING idle i WHERE NOT i.is_named AND ${sameKey("k", "i")} AND ${IS_IDLE}
-  RETURNING 1
 )
-SELECT count(*)::int AS forgotten FROM forgotten`;
+SELECT count(*)::int AS looked FROM idle`;

@@ -11,11 +11,11 @@ const FAILURES_FORGOTTEN_AFTER = "interval '31 days'";
 
 /**
  * Forgets hosts that are well: by `now` (milliseconds since 1970) they have had no row of failures for a day, or their row of
- * failures has begun a month before. Looks at `limit` of them, and answers how many it forgot.
+ * failures has begun a month before. Looks at `limit` of them, and answers at how many it looked.
  */
 export async function purgeTargetHosts(db: Database, limit: number, now: number): Promise<number> {
-  const [row] = await db.run<{ forgotten: number }>("purge_target_hosts", PURGE, [instant(now), limit]);
-  return row?.forgotten ?? 0;
+  const [row] = await db.run<{ looked: number }>("purge_target_hosts", PURGE, [instant(now), limit]);
+  return row?.looked ?? 0;
 }
 
 // `since` has no other use for a host that is well, so it delays the next look at one that fails now and then by a day.
@@ -31,6 +31,5 @@ WITH looked AS MATERIALIZED (
   UPDATE target_hosts t SET since = now() FROM looked l WHERE l.is_kept AND ${sameHost("t", "l")}
 ), forgotten AS (
   DELETE FROM target_hosts t USING looked l WHERE NOT l.is_kept AND ${sameHost("t", "l")}
-  RETURNING 1
 )
-SELECT count(*)::int AS forgotten FROM forgotten`;
+SELECT count(*)::int AS looked FROM looked`;
