@@ -22,6 +22,14 @@ const HOST_PAUSE_MS = 500;
  */
 export type ClaimAndSend = (region: Region, item: DueItem, keptAt?: string | null) => Promise<Answer | null>;
 
+/** A claimed attempt, and the host of its URL: null if its endpoint was deleted. */
+interface AtHost<Granted> {
+  kind: "granted";
+  attempt: Granted;
+  host: string | null;
+}
+type ClaimedAtHost<Granted> = Exclude<Claimed<Granted>, { kind: "granted" }> | AtHost<Granted>;
+
 export function createClaimAndSend(
   { clock, log }: Pick<Cell, "clock" | "log">,
   options: {
@@ -87,9 +95,7 @@ export function createClaimAndSend(
       isSending = true;
       // An error thrown there is a bug: this node does not settle the attempt and goes on counting it. Others find the
       // attempt past its deadline.
-      sendAndSettle(kind, item, claimed.attempt).catch((error) =>
-        log.error({ err: error, id }, "attempt.failed"),
-      );
+      sendAndSettle(kind, item, claimed).catch((error) => log.error({ err: error, id }, "attempt.failed"));
       return { kind: "granted" };
     } catch (error) {
       if (error instanceof NodeDeclaredDead) options.onDeclaredDead();
@@ -121,32 +127,31 @@ export function createClaimAndSend(
     kind: AttemptKind<Granted, Sent>,
     item: OwedItem,
     host: string | null,
-  ): Promise<Claimed<Granted>> {
+  ): Promise<ClaimedAtHost<Granted>> {
     hosts.add(host);
     try {
       const claimed = await retries.untilAnswered(() => kind.claim(item));
-      const granted = claimed.kind === "granted" ? hostOf(kind, claimed.attempt) : null;
-      if (granted !== null) hosts.add(granted);
-      return claimed;
+      if (claimed.kind !== "granted") return claimed;
+      const url = kind.urlOf(claimed.attempt);
+      const grantedHost = url === null ? null : hostOfTarget(url);
+      if (grantedHost !== null) hosts.add(grantedHost);
+      return { ...claimed, host: grantedHost };
     } finally {
       hosts.delete(host);
     }
   }
 
-  function hostOf<Granted, Sent>(kind: AttemptKind<Granted, Sent>, granted: Granted): string | null {
-    const url = kind.urlOf(granted);
-    return url === null ? null : hostOfTarget(url);
-  }
-
   async function sendAndSettle<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,
     item: OwedItem,
-    granted: Granted,
+    { attempt, host }: AtHost<Granted>,
   ): Promise<void> {
-    const host = hostOf(kind, granted);
-    const sent = await kind.send(item, granted, host).finally(() => {
+    let sent: Sent;
+    try {
+      sent = await kind.send(item, attempt, host);
+    } finally {
       if (host !== null) hosts.delete(host);
-    });
+    }
     await kind.settle(sent);
     const wasFull = room() <= 0;
     inFlight.delete(item.id, item.projectNo);

@@ -3,6 +3,7 @@ import { reasonOf } from "../../shared/domain/failure-reason.ts";
 import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { OwedAttempt, Placed } from "../../shared/domain/owed.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
+import { hostOfTarget } from "../../shared/domain/target.ts";
 import type { Span } from "../../shared/platform/traces/traces.ts";
 import type { Cell } from "../../shared/process/cell.ts";
 import { Turns } from "../../shared/store/database/turns.ts";
@@ -213,7 +214,10 @@ export function createJobAttempts(
         });
       if (secrets.length > 0) noteLateness(region, clock.now() - dueAt);
       const settlement = await sendAttempt(
-        { projectNo, environment, region, shard, attempt, granted, waitedFor, secrets, span },
+        {
+          ...{ projectNo, environment, region, shard, attempt, granted, waitedFor, secrets, span },
+          host: host ?? hostOfTarget(granted.targetUrl),
+        },
         sender,
       );
       return { projectNo, attempt, host, settlement, endedAt: performance.now(), span };

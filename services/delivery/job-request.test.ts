@@ -47,6 +47,7 @@ async function attemptAt(
       region: "eu-central",
       shard: 3,
       attempt: 2,
+      host: "127.0.0.1",
       secrets: [SECRET],
       span: null,
       ...wish.sending,

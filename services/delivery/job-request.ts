@@ -8,7 +8,6 @@ import {
   settleAttempt,
 } from "../../shared/domain/run.ts";
 import type { Region, Scope } from "../../shared/domain/scope.ts";
-import { hostOfTarget } from "../../shared/domain/target.ts";
 import { unrecordedContext } from "../../shared/domain/trace.ts";
 import type { WaitReason } from "../../shared/domain/wait.ts";
 import { type Clock, realNow } from "../../shared/platform/clock.ts";
@@ -26,6 +25,8 @@ export interface Sending extends Scope {
   shard: number;
   attempt: number;
   granted: Asked<GrantedAttempt>;
+  /** The host of its target, as hostOfTarget spells it. */
+  host: string;
   /** The reason why the attempt waited, if it is known. */
   waitedFor?: WaitReason | undefined;
   /** Empty if they cannot be read; an unsigned request is not sent. */
@@ -69,7 +70,7 @@ export async function sendAttempt(sending: Sending, sender: Sender): Promise<Set
   const outcome = isInterrupted ? interruptedOutcome() : judgeResponse(exchange, realNow(clock), timeoutMs);
   // An attempt that the service itself broke off tells nothing about the host.
   const nobody = isInterrupted ? null : foundNobody(exchange);
-  const met = nobody === null ? undefined : { host: hostOfTarget(granted.targetUrl), nobody };
+  const met = nobody === null ? undefined : { host: sending.host, nobody };
   const ended = settlementOf(sending, outcome, { lateMs, durationMs: performance.now() - begunAt });
   const settlement = { ...ended, met };
   // A status that has arrived is recorded, however the attempt ended.

@@ -1,4 +1,4 @@
-import { idToUuid } from "./ids.ts";
+import { writeIdBytes } from "./ids.ts";
 
 /** A place in a trace (W3C Trace Context): the parent of further spans, and whether the trace is recorded. */
 export interface TraceContext {
@@ -32,8 +32,11 @@ export function formatTraceparent({ traceId, spanId, isSampled }: TraceContext):
 
 /** The trace of a request or job that belongs to no other trace: it has the bits of its id. */
 export function traceIdOf(id: string): string {
-  return idToUuid(id).replaceAll("-", "");
+  writeIdBytes(id, idBytes, 0);
+  return idBytes.toString("hex");
 }
+
+const idBytes = Buffer.alloc(16);
 
 /** The place of an unrecorded request in the trace of `traceOf`. Every `id` has a place of its own. */
 export function unrecordedContext(traceOf: string, id: string): TraceContext {

@@ -96,7 +96,7 @@ export class AnswerReader {
       kind: "answered",
       status,
       headers,
-      body: kept.subarray(0, keptBytes),
+      body: keptBytes === kept.length ? kept : kept.subarray(0, keptBytes),
       bodyBytes: Math.min(bodyBytes, RESPONSE_BODY_BYTES_MAX),
       bodyEnd,
     };
@@ -187,8 +187,9 @@ export class AnswerReader {
   private keep(chunk: Buffer, from: number, to: number): void {
     const needed = this.keptBytes + to - from;
     if (needed > this.kept.length) {
-      // The buffer doubles, so that a body that comes byte by byte is not copied anew for each byte.
-      const larger = Buffer.allocUnsafeSlow(Math.min(2 * needed, KEPT_BYTES_MAX));
+      // Most bodies come in one piece. Otherwise the buffer doubles, so that a body that comes byte by byte is not copied anew for each byte.
+      const wanted = this.keptBytes === 0 ? needed : 2 * needed;
+      const larger = Buffer.allocUnsafeSlow(Math.min(wanted, KEPT_BYTES_MAX));
       this.kept.copy(larger, 0, 0, this.keptBytes);
       this.kept = larger;
     }

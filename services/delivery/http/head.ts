@@ -109,11 +109,14 @@ export class HeadReader {
     const transferEncoding = this.listOf("transfer-encoding");
     const contentLength = this.listOf("content-length");
     const framing = decideFraming(status, transferEncoding, contentLength);
-    const isClosing = (this.listOf("connection") ?? "")
-      .toLowerCase()
-      .split(/[\s,]+/)
-      .includes("close");
-    const timeout = KEEP_ALIVE_TIMEOUT.exec(this.listOf("keep-alive") ?? "")?.[1];
+    const connection = this.listOf("connection");
+    const isClosing =
+      connection
+        ?.toLowerCase()
+        .split(/[\s,]+/)
+        .includes("close") ?? false;
+    const keepAlive = this.listOf("keep-alive");
+    const timeout = keepAlive === null ? undefined : KEEP_ALIVE_TIMEOUT.exec(keepAlive)?.[1];
     return {
       status,
       headers: {
@@ -135,8 +138,10 @@ export class HeadReader {
   /** RFC 9110, section 5.3: fields of one name are one list. */
   private listOf(name: string): string | null {
     let list: string | null = null;
-    for (const [place, value] of this.values.entries()) {
-      if (this.names[place] === name) list = list === null ? value : `${list}, ${value}`;
+    for (let place = 0; place < this.names.length; place++) {
+      if (this.names[place] !== name) continue;
+      const value = this.values[place] ?? "";
+      list = list === null ? value : `${list}, ${value}`;
     }
     return list;
   }

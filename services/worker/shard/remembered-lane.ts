@@ -30,6 +30,11 @@ export type Entry = OwedAttempt &
     calledFor: number | null;
   };
 
+/**
+ * A lane is refilled no sooner than when so few are left of the last refill, since the next one brings those once more. They last until
+ * it has come.
+ */
+const REFILL_LEFT_MAX = 500;
 /** How many entries of one lane the wheel holds at most. */
 const TIMED_MAX = 2_000;
 /** Once so many entries are put off and still due in Postgres, the entries behind them wait for them. */
@@ -255,7 +260,7 @@ export class RememberedLane {
   wantsRefill(now: number): boolean {
     return (
       this.hasMore &&
-      this.refillLeft - this.putOffCount < this.room / 2 &&
+      this.refillLeft - this.putOffCount < Math.min(this.room / 2, REFILL_LEFT_MAX) &&
       this.putOffCount < PUT_OFF_MAX &&
       this.blockedUntilAt <= now
     );

@@ -8,11 +8,11 @@ import { FLOW_CLASSES, type FlowClass } from "../../../shared/domain/flow-class.
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import { HORIZON_MS } from "../../../shared/domain/shard.ts";
 import type { WaitReason } from "../../../shared/domain/wait.ts";
-import { CALLED_MS } from "../../../shared/store/queue/permits.ts";
 import type { HeldShard } from "../../../shared/store/queue/shards.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
 import { type Entry, RememberedLane } from "./remembered-lane.ts";
 import type { Timers } from "./timers.ts";
+import { blockReason, putOffReason } from "./wait-reasons.ts";
 
 /** An answer that has not come by then is given up; the sweep finds out what became of the claim. */
 export const ANSWER_TIMEOUT_MS = 3_000;
@@ -148,10 +148,13 @@ export class Shard {
 
   /** Hears what became of a sent entry. An answer to an entry that the shard has forgotten is ignored. */
   answer({ projectNo, id, attempt, answer }: AnsweredItem, now: number): void {
-    const lane = FLOW_CLASSES.map((flowClass) => this.lanes.get(laneKey(projectNo, flowClass))).find(
-      (candidate) => candidate?.find(id) !== undefined,
-    );
-    const entry = lane?.find(id);
+    let lane: RememberedLane | undefined;
+    let entry: Entry | undefined;
+    for (const flowClass of FLOW_CLASSES) {
+      lane = this.lanes.get(laneKey(projectNo, flowClass));
+      entry = lane?.find(id);
+      if (entry !== undefined) break;
+    }
     if (lane === undefined || entry?.attempt !== attempt || !this.sent.delete(entry)) return;
     lane.endWait();
     switch (answer.kind) {
@@ -328,22 +331,6 @@ export class Shard {
     if (!lane.standsInRow && lane.isSendable(now)) this.calls.onSendable(lane, this);
     if (lane.wantsRefill(now)) this.calls.onLow(lane, this);
   }
-}
-
-/**
- * Why an attempt was put off if the answer does not say it: a permit is kept for another class for CALLED_MS, and a delivery
- * node that has no room at a host asks for more.
- */
-const putOffReason = (waitMs: number): WaitReason => (waitMs <= CALLED_MS ? "concurrency" : "host");
-
-/**
- * Why a claim was blocked until then. A block as short as a share's pause says that delivery nodes are full, which is no limit
- * of the project's; two clocks differ by less than half of it. A quota's block ends with a month.
- */
-function blockReason(untilAt: number, now: number): WaitReason | null {
-  if (untilAt <= now + 2 * SHARE_PAUSE_MS) return null;
-  const end = new Date(untilAt);
-  return untilAt === Date.UTC(end.getUTCFullYear(), end.getUTCMonth()) ? "quota" : "hold";
 }
 
 const NO_LANES: readonly RememberedLane[] = [];
