@@ -15,7 +15,7 @@ const REQUESTS_MAX = { ofProject: 500, ofAll: 2_000 };
 const STORE_REQUESTS_MAX = { ofProject: 2, ofAll: 8, large: 1 };
 const LARGE_READ_BYTES_MIN = 2_097_152;
 /** Eight of the largest batches, and four for one project. */
-const LARGE_BODY_BYTES_MAX = { ofProject: 134_217_728, ofAll: 268_435_456, always: 0 };
+const LARGE_BODY_BYTES_MAX = { ofProject: 134_217_728, ofAll: 268_435_456, always: 1_048_576 };
 /** Answers that are being read from Postgres or wait for their clients. The largest page has 9 MiB. */
 const ANSWER_BYTES_MAX = { ofProject: 33_554_432, ofAll: 67_108_864, always: 2_097_152 };
 

@@ -54,6 +54,8 @@ export function createJobCreation(options: {
     },
     itemsMax: REQUESTS_PER_STATEMENT_MAX,
     gatherMs: GATHER_MS,
+    // However many requests of one project wait, those of another stand before all but the first of them.
+    ownerOf: ([job]) => job?.projectNo,
     bytesOf,
     bytesMax: BYTES_PER_STATEMENT_MAX,
   });

@@ -71,6 +71,29 @@ describe("group commit", () => {
     expect(batches()).toEqual([["1", "2", "3"], ["60", "40"], ["1"], ["500"], ["1", "1"]]);
   });
 
+  test("lets the owners of items take turns, and keeps the order of each", async () => {
+    await inTime(STUCK_AFTER_MS, async () => {
+      const { batcher, statements, batches } = createHarness({ itemsMax: 4, ownerOf: (item) => item[0] });
+      for (const item of ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "b0", "b1", "c0"])
+        void batcher.submit(item);
+      await turn();
+      statements[0]?.end();
+      await turn();
+      // An owner that comes late stands no further behind than one that has come before.
+      for (const item of ["d0", "d1", "b2"]) void batcher.submit(item);
+      for (let place = 1; place < 4; place++) {
+        statements[place]?.end();
+        await turn();
+      }
+      expect(batches()).toEqual([
+        ["a0", "b0", "c0", "a1"],
+        ["b1", "a2", "a3", "a4"],
+        ["d0", "b2", "a5", "d1"],
+        ["a6"],
+      ]);
+    });
+  });
+
   test("starts a second statement beside one that seems stuck, and no third", async () => {
     const { batcher, statements, batches } = createHarness();
     const startedAt = performance.now();

@@ -31,6 +31,8 @@ export interface BatcherOptions<Item, Answer> {
   gatheredEnough?: number;
   /** Statements of batchers with the same turns that need a lock in common run one after the other. */
   turns?: { shared: Turns<unknown>; lockOf(item: Item): unknown };
+  /** Owners of items take turns, item by item. If it is left out, items go in the order in which they came. */
+  ownerOf?(item: Item): unknown;
   bytesOf?(item: Item): number;
   /** The most bytes of one statement's items together; a single item may have more. */
   bytesMax?: number;
@@ -68,6 +70,7 @@ export function createBatcher<Item, Answer>(options: BatcherOptions<Item, Answer
 interface Member<Item, Answer> {
   item: Item;
   bytes: number;
+  turn: number;
   resolve(answer: Answer): void;
   reject(error: unknown): void;
 }
@@ -84,8 +87,13 @@ function createLane<Item, Answer>({
   gatherMs = 0,
   gatheredEnough = GATHERED_ENOUGH,
   turns,
+  ownerOf,
 }: BatcherOptions<Item, Answer>): Lane<Item, Answer> {
+  /** In the order of their turns. */
   let waiting: Member<Item, Answer>[] = [];
+  /** The turn of the last item that was taken, and of each owner's last item while any wait. */
+  let takenTurn = 0;
+  const lastTurns = new Map<unknown, number>();
   /** When each statement under way began, the oldest first. */
   const underWay = new Map<symbol, number>();
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -129,6 +137,8 @@ function createLane<Item, Answer>({
   function start(count: number, locks: ReadonlySet<unknown>): void {
     const members = waiting.slice(0, count);
     waiting = waiting.slice(count);
+    takenTurn = members.at(-1)?.turn ?? takenTurn;
+    if (waiting.length === 0) lastTurns.clear();
     const statement = Symbol();
     underWay.set(statement, begunAt);
     const endTurn = turns?.shared.begin(begunAt, locks);
@@ -137,6 +147,15 @@ function createLane<Item, Answer>({
       endTurn?.();
       startBatches();
     });
+  }
+
+  /** The turn of a new item: start-time fair queueing (Goyal, Vin and Cheng, 1996), where each item costs the same. */
+  function turnOf(item: Item): number {
+    if (ownerOf === undefined) return takenTurn;
+    const owner = ownerOf(item);
+    const turn = Math.max(takenTurn, (lastTurns.get(owner) ?? -1) + 1);
+    lastTurns.set(owner, turn);
+    return turn;
   }
 
   function countNext(): number {
@@ -153,7 +172,9 @@ function createLane<Item, Answer>({
   return {
     submit(item, bytes) {
       const { promise, resolve, reject } = Promise.withResolvers<Answer>();
-      waiting.push({ item, bytes, resolve, reject });
+      const turn = turnOf(item);
+      const place = waiting.findLastIndex((other) => other.turn <= turn) + 1;
+      waiting.splice(place, 0, { item, bytes, turn, resolve, reject });
       // The statement starts after this turn of the event loop, so that it takes every item that this turn reads from its
       // sockets.
       if (waiting.length === 1 || waiting.length === gatheredEnough) setImmediate(startBatches);

@@ -133,11 +133,14 @@ describe("batches whose bodies never come", () => {
       const post = (path: string, body: object) =>
         gateway.call("POST", path, { key: third.production, port: mate.port, body });
       expect((await post("/v2/jobs", job)).status).toBe(201);
-      const postBatch = () => post("/v2/jobs/batch", { jobs: [job] });
-      readRefusal(await postBatch(), "service_unavailable");
+      const postBatch = (text: string) =>
+        post("/v2/jobs/batch", { jobs: Array.from({ length: 10 }, () => ({ ...job, payload: { text } })) });
+      const large = "x".repeat(200_000);
+      expect((await postBatch("small")).status).toBe(201);
+      readRefusal(await postBatch(large), "service_unavailable");
       for (const socket of sockets.splice(0)) socket.destroy();
       await until(
-        async () => (await postBatch()).status === 201,
+        async () => (await postBatch(large)).status === 201,
         () => "batches are still refused",
         EVENTUALLY_MS_MAX,
       );
