@@ -95,6 +95,30 @@ describe("a limit for attempts at a time", () => {
     expect(await parked(project)).toEqual(jobs.slice(1));
   });
 
+  test("puts off what an earlier one of another region keeps from starting, the longer the longer it has waited", async () => {
+    const project = await store.addProject();
+    const flow = { key: newKey(), concurrency: 1 };
+    await addJobs(project, 1, flow);
+    const [other = ""] = await addJobs(project, 1, flow, { region: "eu-central" });
+    const waits: number[] = [];
+    for (const seconds of [0, 4, 30]) {
+      await store.query(
+        `UPDATE open_jobs SET due_at = now(), parked_due_at = now() - $2 * interval '1 s' - CASE region WHEN 0 THEN interval '1 ms' ELSE '0' END
+          WHERE project_no = $1`,
+        [project, seconds],
+      );
+      const claims = [store.claimOf(project, other, { region: "eu-central" })];
+      const [answer] = await claimShortFirst(store.db, nodeId, claims);
+      if (answer?.kind !== "early") throw new Error(`the answer is ${answer?.kind}`);
+      waits.push(Math.round(answer.waitMs));
+    }
+    const [atOnce = 0, soon = 0, late] = waits;
+    expect(atOnce).toBeGreaterThanOrEqual(100);
+    expect(soon).toBeGreaterThanOrEqual(400);
+    expect(soon).toBeGreaterThan(atOnce);
+    expect(late).toBe(1_000);
+  });
+
   test("lets an earlier one start that was parked behind others, once one of these finds it before itself", async () => {
     const project = await store.addProject();
     const jobs = await addJobs(project, 3, { key: newKey(), concurrency: 1 });

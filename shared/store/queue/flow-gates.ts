@@ -20,8 +20,11 @@ export const HEADS = 32;
 const NO_END = 1_000_000;
 /** Up to this many starts in a window are remembered one by one. More starts are remembered by this many parts of the window. */
 const STARTS_REMEMBERED = 64;
-/** How long an attempt is put off if only an earlier one of another region keeps it from starting. */
-const TURN_MS = 100;
+/**
+ * How long an attempt is put off if only an earlier one of another region keeps it from starting: a tenth of the time for which it has
+ * waited, within these bounds.
+ */
+const TURN_MS = { min: 100, max: 1_000 };
 
 /** When a key (k) was last used, to the hour. used_at is indexed, and most updates are to leave the index alone. */
 export const USED_AT = "CASE WHEN k.used_at < now() - interval '1 hour' THEN now() ELSE k.used_at END";
@@ -145,7 +148,7 @@ export const JUDGED_BY_GATES = `
               WHEN has_place OR rank <= flow_free
               THEN (SELECT coalesce(${startsGoneAt("clock.at", "j.start_place - k.starts_left")}, clock.at + ${WINDOW})
                       FROM state k CROSS JOIN clock WHERE k.place = j.flow_place)
-              ELSE now() + interval '${TURN_MS} ms' END AS flow_until
+              ELSE now() + greatest(${TURN_MS.min}, least(extract(epoch FROM now() - parked_due_at) * 100, ${TURN_MS.max}))::int * interval '1 ms' END AS flow_until
     FROM (SELECT *, NOT asks OR NOT is_limited
                     OR coalesce(NOT is_paused AND (has_place OR rank <= flow_free) AND start_place <= starts_left, false) AS passes
             FROM (SELECT *, CASE WHEN has_place THEN row_number() OVER (PARTITION BY flow_place, asks, has_place ORDER BY parked_due_at, job_id)

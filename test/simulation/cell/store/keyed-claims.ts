@@ -48,7 +48,8 @@ import {
  * (shared/store/queue/flow-gates.ts, claim-keyed.ts).
  */
 
-const TURN: Instant = 100_000;
+const TURN_MS = { min: 100, max: 1_000 };
+const MS: Instant = 1_000;
 const UNSEEN: Instant = 10 * SECOND;
 
 /** A key at which attempts are asked for, with the first of its queue. */
@@ -147,6 +148,8 @@ function judgeByKeys(
   { now, clock }: StatementTime,
 ): ReadonlyMap<Met<OpenJobRow>, KeyVerdict> {
   const verdicts = new Map<Met<OpenJobRow>, KeyVerdict>();
+  const turnMs = (at: Instant, { parked_due_at }: OpenJobRow): number =>
+    Math.max(TURN_MS.min, Math.min(Math.round((at - (parked_due_at ?? at)) / (10 * MS)), TURN_MS.max));
   const keyed = met.flatMap((item) => {
     const { flow_key } = item.row;
     const state = flow_key === null ? undefined : states.get(flowKeyOf(item.row, flow_key));
@@ -166,7 +169,7 @@ function judgeByKeys(
       const passes = !asks || !isLimited(state.key) || mayStart;
       const stays = row.has_place === true || (regionRank !== null && regionRank <= state.room);
       const goneAt = startsGoneAt(state.key, clock, startPlace - state.startsLeft);
-      const until = mayPlace ? (goneAt ?? windowEnd(state.key, clock)) : now + TURN;
+      const until = mayPlace ? (goneAt ?? windowEnd(state.key, clock)) : now + turnMs(now, row) * MS;
       const parks = state.key.paused || !stays;
       const refusal: Refusal = parks ? { kind: "parked" } : { kind: "put_off", until };
       verdicts.set(item, { state, refusal: passes ? null : refusal });
