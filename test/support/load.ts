@@ -35,6 +35,8 @@ const REQUEST_TIMEOUT_MS = 15_000;
 const NO_ANSWER = "no answer";
 const POLL_MS = 100;
 const TOGETHER = 20;
+/** Of so many jobs it is asked in turn whether they have ended. More questions would keep a slow machine from ending them. */
+const ASKED_MAX = 60;
 const SLOW_TIMES = 3;
 /** No more requests are under way at once. */
 const PENDING_MAX = 32;
@@ -167,7 +169,7 @@ export async function untilTerminal(
     const endedBefore = ended.size;
     const open = [...load.accepted].filter((id) => !ended.has(id));
     if (open.length === 0) return [...ended.values()];
-    await eachOf(open, async (id) => {
+    await eachOf(open.slice(0, ASKED_MAX), async (id) => {
       const job = (await (await fetch(`${base}/v2/jobs/${id}`, { headers })).json()) as JobAnswer;
       if (job.status === "succeeded" || job.status === "failed" || job.status === "canceled")
         ended.set(id, job);
