@@ -3,7 +3,7 @@ import { idColumn, int2Column, int4Column } from "../database/columns.ts";
 import { type Database, epochMs } from "../database/database.ts";
 import { type Claim, type GrantedAttempt, type GrantedRow, readGranted } from "./claim.ts";
 import { inLockOrder, type OrderedItem } from "./lock-order.ts";
-import { countRuns, MONTH_HAS_BEGUN, RUNS_LEFT_AT_LEAST } from "./month.ts";
+import { countRuns, fitsMonth, MONTH_HAS_BEGUN, RUNS_LEFT_AT_LEAST } from "./month.ts";
 import { countByEnvironment, FREE_FOR_ANY, TAKE_FREE_PERMITS } from "./permits.ts";
 import { mayReach } from "./quota-events.ts";
 
@@ -72,7 +72,7 @@ export function readOrdinary(
 
 /** Locks the flows. The number of a project is null if it is not ordinary or has no flow; all are null for a dead node. */
 export const ORDINARY_PROJECTS = `ARRAY (
-                    SELECT CASE WHEN f.free >= p.asked AND coalesce(f.runs_left >= p.asked, true) AND NOT f.may_reach
+                    SELECT CASE WHEN f.free >= p.asked AND ${fitsMonth("p.asked", "f.runs_left")} AND NOT f.may_reach
                                 THEN f.project_no END
                       FROM unnest($2::int[], $3::int[]) AS p (project_no, asked)
                       LEFT JOIN LATERAL (

@@ -9,7 +9,7 @@ import {
   PASS_GATES,
 } from "./flow-gates.ts";
 import { CALL_HOSTS, JUDGE_BY_HOSTS, LOCK_HOSTS_OF_CLAIMS, TURN_AWAY } from "./host-gates.ts";
-import { clockWith, countRuns, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
+import { clockWith, countRuns, fitsMonth, MONTH_AT_CLOCK, MONTH_COLUMNS } from "./month.ts";
 import {
   CLAIMED_PERMITS,
   HELD_PAUSE_SECONDS,
@@ -75,7 +75,7 @@ WITH living AS MATERIALIZED (
             FOR NO KEY UPDATE) o
 ), ${isWhole ? `asked AS MATERIALIZED (SELECT *, coalesce(${MAY_START}, false) AS may_start FROM owed WHERE ${IS_ASKED}), ${JUDGE_BY_HOSTS}, ${JUDGE_BY_GATES}, ` : ""}ranked AS (
   SELECT *, due_at <= now() AS due, due_at IS NULL AS again, run_id IS NULL AS counted, ${IS_HELD} AS is_held,
-         run_id IS NOT NULL OR runs_left IS NULL OR count(*) FILTER (WHERE run_id IS NULL${isWhole ? " AND passes AND host_passes" : ""}) OVER w <= runs_left AS in_quota
+         run_id IS NOT NULL OR ${fitsMonth(`count(*) FILTER (WHERE run_id IS NULL${isWhole ? " AND passes AND host_passes" : ""}) OVER w`, "runs_left")} AS in_quota
     FROM ${isWhole ? `(${JUDGED_BY_GATES}) judged` : `owed WHERE ${IS_ASKED} AND flow_key IS NULL`}
   WINDOW w AS (PARTITION BY project_no, due_at <= now() ORDER BY n)
 ), verdict AS MATERIALIZED (

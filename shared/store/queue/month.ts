@@ -30,6 +30,10 @@ export const MONTH_COLUMNS = "f.month AS flow_month, f.month_runs, f.month_runs_
 export const MONTH_AT_CLOCK = `greatest(flow_month, clock.month) AS month,
          month_runs_max - ${runsOf("flow_month", "month_runs", "clock.month")} AS runs_left`;
 
+/** Whether `runCount` more runs fit into a month that has `runsLeft` left (null: no limit). */
+export const fitsMonth = (runCount: string, runsLeft: string): string =>
+  `(${runsLeft} IS NULL OR ${runCount} <= ${runsLeft})`;
+
 /** Assignments to a locked flow (f) that count `runs` more at `clock`. */
 export const countRuns = (runs: string): string =>
   `month_runs = ${runsOf("f.month", "f.month_runs", "clock.month")} + ${runs},

@@ -9,7 +9,7 @@ import { lookAgain } from "../database/look-again.ts";
 import { traceHex } from "../database/traces.ts";
 import { ATTEMPTS, CANCEL_OPEN, WAY } from "../queue/canceled-jobs.ts";
 import { callGates, HAS_GATE } from "../queue/gate-calls.ts";
-import { CLOCK, clearsIn, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
+import { CLOCK, clearsIn, fitsMonth, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../queue/month.ts";
 import { QUOTA_COLUMNS } from "../queue/quota-events.ts";
 import { REOPEN_RETRIED } from "../queue/retried-jobs.ts";
 import { auditFrom, changeOf, type KeyCause } from "./audit.ts";
@@ -136,7 +136,7 @@ WITH flow AS MATERIALIZED (
    WHERE NOT $7 AND e.attempts = $5 - 1
      FOR UPDATE OF e
 ), judged AS MATERIALIZED (
-  SELECT month, CASE WHEN runs_left <= 0 THEN 'quota_exceeded' ELSE 'retried' END AS outcome
+  SELECT month, CASE WHEN ${fitsMonth("1", "runs_left")} THEN 'retried' ELSE 'quota_exceeded' END AS outcome
     FROM (SELECT job_id FROM pending UNION ALL TABLE failed) found CROSS JOIN (SELECT ${MONTH_AT_CLOCK} FROM flow CROSS JOIN clock) f
 ), key AS (
   INSERT INTO idempotency_keys AS k (created_at, project_no, environment, digest, request_hash, job_ids, run_id, attempt)

@@ -3,7 +3,7 @@ import { ATTEMPTS_MAX } from "../../../domain/job.ts";
 import { type OwedAttempt, oweAttempt, type Placed } from "../../../domain/owed.ts";
 import { endedStatusCode, regionOf } from "../../database/codes.ts";
 import { column, type Database, epochMs } from "../../database/database.ts";
-import { CLOCK, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../month.ts";
+import { CLOCK, fitsMonth, MONTH_AT_CLOCK, MONTH_COLUMNS } from "../month.ts";
 import { QUOTA_COLUMNS } from "../quota-events.ts";
 import { REOPEN_RETRIED } from "../retried-jobs.ts";
 import {
@@ -70,7 +70,7 @@ WITH ${lockedBulk(`b.status = ${RUNNING}`)}, flow AS MATERIALIZED (
          greatest(j.max_attempts, f.attempts + 1) AS attempts_allowed, i.run_id, m.month, NULL::bytea AS trace, true AS reopens,
          f.position
     FROM (SELECT ${MONTH_AT_CLOCK} FROM flow CROSS JOIN clock) m
-    JOIN placed f ON f.is_able AND (m.runs_left IS NULL OR f.place <= m.runs_left)
+    JOIN placed f ON f.is_able AND ${fitsMonth("f.place", "m.runs_left")}
     JOIN unnest($8::uuid[]) WITH ORDINALITY AS i (run_id, n) ON i.n = f.n
     JOIN jobs j ON j.project_no = $1 AND j.environment = $2 AND j.region = f.region AND j.id = f.job_id
 ), judged AS MATERIALIZED (
