@@ -39,7 +39,10 @@ const DATE_PATTERNS = [
   new RegExp(`^[A-Z][a-z]{2} (?<month>${MONTHS}) (?<day>[0-9 ][0-9]) ${CLOCK} (?<year>[0-9]{4})$`),
 ];
 
-/** The wait that a Retry-After header asks for; 0 for a date that has passed, null where it cannot be read. */
+/**
+ * The wait that a Retry-After header asks for; 0 for a date that has passed, null where it cannot be read. The header is read
+ * only from an answer of status 429 or 503 (judgeResponse, domain/run.ts).
+ */
 export function parseRetryAfterMs(header: string, now: number): number | null {
   const text = header.trim();
   // Digits without end give Infinity, which the policy's cap bounds like any other wait.

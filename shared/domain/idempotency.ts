@@ -4,7 +4,10 @@ import type { Scope } from "./scope.ts";
 
 /** Requests are one and the same if they have one operation and one Idempotency-Key, in one environment of a project. */
 
-/** How long a key belongs to its first request. */
+/**
+ * How long a key belongs to its first request. The statements that take a key apply it (ON_CONFLICT_TAKE_KEY and takeKeyFrom,
+ * store/resources/idempotency.ts).
+ */
 export const KEY_LIFE_HOURS = 24;
 
 /** A comma before a blank is refused: servers and proxies join a header that was sent twice like that. */

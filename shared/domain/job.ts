@@ -150,7 +150,11 @@ export type CanceledAttempt =
   /** A manual retry waits for its permit. It is never sent, and its run ends failed with UNSENT_RUN_ERROR. */
   | "unsent";
 
-/** `isSent` is false while the attempt of a running job, a manual retry, waits for its permit. Throws invalid_request. */
+/**
+ * `isSent` is false while the attempt of a running job, a manual retry, waits for its permit. Throws invalid_request. The
+ * cancels of a bulk operation decide the same in SQL (cancelMembers, store/queue/bulk/cancel.ts). The test that compares the
+ * two is services/worker/bulk/same-as-single.test.ts.
+ */
 export function decideCancel(job: { status: JobStatus; isSent: boolean }): CanceledAttempt {
   switch (job.status) {
     case "queued":
@@ -176,7 +180,11 @@ export interface ManualRetry {
   replacesPending: boolean;
 }
 
-/** The attempt that a manual retry of one of the job's runs makes. Throws invalid_request. */
+/**
+ * The attempt that a manual retry of one of the job's runs makes. Throws invalid_request. The retries of a bulk operation decide
+ * the same in SQL for jobs that have failed (retryMembers, store/queue/bulk/retry.ts). The test that compares the two is
+ * services/worker/bulk/same-as-single.test.ts.
+ */
 export function decideManualRetry(
   job: { status: JobStatus; attempts: number; maxAttempts: number },
   run: { status: RunStatus },

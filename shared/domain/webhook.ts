@@ -18,7 +18,10 @@ export const EVENT_TYPES = [
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
-/** Why an endpoint is disabled: the service did it since everything sent there has failed, or a client did it. */
+/**
+ * Why an endpoint is disabled: the service did it since everything sent there has failed, or a client did it. A settlement
+ * disables an endpoint after DELIVERY_WINDOW_HOURS of failures (domain/delivery.ts; store/queue/endpoint-health.ts).
+ */
 export const DISABLED_REASONS = ["failing", "patched"] as const;
 export type DisabledReason = (typeof DISABLED_REASONS)[number];
 

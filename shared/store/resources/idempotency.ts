@@ -6,7 +6,7 @@ import type { Database } from "../database/database.ts";
 
 /** An Idempotency-Key to take within the statement that does what the request asks for. */
 export interface KeyToTake {
-  /** SHA-256 of the route and the key. */
+  /** SHA-256 of the scope, the operation and the key, as keyDigest (domain/idempotency.ts) makes it. */
   digest: Buffer;
   /** SHA-256 of the request's body as a JSON value. */
   requestHash: Buffer;
