@@ -6,7 +6,7 @@ import { type Exchange, judgeResponse, UNKNOWN_ERROR } from "./run.ts";
 /** The waits from the end of one attempt to the start of the next. */
 export const DELIVERY_WAITS_SECONDS = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400] as const;
 /** Each wait is longer or shorter by at most this part of it. */
-export const DELIVERY_JITTER = 0.1;
+const DELIVERY_JITTER = 0.1;
 /**
  * The last attempt begins so long after the first one began. The settlement's statement disables an endpoint to which
  * everything has failed for so long (store/queue/endpoint-health.ts).

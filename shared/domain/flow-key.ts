@@ -43,9 +43,6 @@ export interface FlowKeyTerms {
   pinned: boolean;
 }
 
-/** An unknown key has no limits. */
-export const NEW_FLOW_KEY: FlowKeyTerms = { concurrency: null, rate: null, paused: false, pinned: false };
-
 /** Whether a text can be a key. `.` and `..` cannot, because no path leads to them. */
 export function isFlowKey(text: string): boolean {
   return TAG_PATTERN.test(text) && text !== "." && text !== "..";

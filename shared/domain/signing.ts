@@ -3,7 +3,7 @@
  * format of Standard Webhooks. The HMAC itself is made where requests are sent.
  */
 
-export const SECRET_PREFIX = "whsec_";
+const SECRET_PREFIX = "whsec_";
 const SECRET_BYTES = 32;
 const VISIBLE_LENGTH = 4;
 

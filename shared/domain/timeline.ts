@@ -55,7 +55,7 @@ export interface JobHistory {
 }
 
 /** The kinds of entries of a timeline, in the order in which entries of one instant are told. */
-export const TIMELINE_EVENTS = [
+const TIMELINE_EVENTS = [
   "created",
   "due",
   "started",
@@ -67,7 +67,6 @@ export const TIMELINE_EVENTS = [
   "event_delivered",
   "event_failed",
 ] as const;
-export type TimelineEvent = (typeof TIMELINE_EVENTS)[number];
 
 export type TimelineEntry = { at: number } & (
   | { event: "created" | "cancel_requested" }

@@ -5,7 +5,7 @@
  */
 
 /** Half of the promised error, since percentiles are rounded too: that adds up to 1 % from 50 ms on. Below they are exact. */
-export const SKETCH_RELATIVE_ERROR = 0.01;
+const SKETCH_RELATIVE_ERROR = 0.01;
 
 const GAMMA = (1 + SKETCH_RELATIVE_ERROR) / (1 - SKETCH_RELATIVE_ERROR);
 const PER_LOG = 1 / Math.log(GAMMA);
