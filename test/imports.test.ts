@@ -93,8 +93,8 @@ const IMPURE = [
   /\bconsole\./g,
 ];
 
-/** A file that is about one thing has fewer lines. */
-const LINES_MAX = 350;
+/** A file that is about one thing has fewer lines than this. */
+const LINES_BELOW = 350;
 
 const root = dirname(import.meta.dir);
 
@@ -113,10 +113,10 @@ describe("the repository", () => {
     expect(findCircles(new Map(importsOf))).toEqual([]);
   });
 
-  test("has no file of the product with more than 350 lines", () => {
+  test("has no file of the product with 350 lines or more", () => {
     const styles = [...new Glob("services/**/*.css").scanSync({ cwd: root })];
     const files = [...sources.map(([file]) => file), ...styles].filter(
-      (file) => readFileSync(join(root, file), "utf8").split("\n").length - 1 > LINES_MAX,
+      (file) => readFileSync(join(root, file), "utf8").split("\n").length - 1 >= LINES_BELOW,
     );
     expect(files).toEqual([]);
   });

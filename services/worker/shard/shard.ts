@@ -27,10 +27,7 @@ const LOOK_BACK_STEPS = 60;
 
 /** A blocked lane asks again this often, since an upgrade or a resume may come before the quota's rollover. */
 const BLOCKED_MS_MAX = 5_000;
-/**
- * A blocked lane rests at least this long. By the worker's clock, the instant until which it is blocked may be over: clocks
- * differ, and the database's may have been set back.
- */
+/** A blocked lane rests at least this long. Clocks differ, so by the worker's clock its block may be over at once. */
 const BLOCKED_MS_MIN = SHARE_PAUSE_MS;
 
 /** The calls by which a shard tells its worker what has happened. */

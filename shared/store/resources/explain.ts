@@ -333,18 +333,16 @@ function readRun(row: NonNullable<ExplainedRow["runs"]>[number], canceledAt: num
   ] = row;
   const id = uuidToId(RUN_PREFIX, uuid);
   return {
-    ...{
-      id,
-      attempt,
-      madeAt: idTimeMs(id),
-      status: runStatusOf(status),
-      responseStatus,
-      durationMs,
-      nextRetryAt,
-      lateMs,
-    },
+    id,
+    attempt,
+    madeAt: idTimeMs(id),
+    status: runStatusOf(status),
+    responseStatus,
     startedAt: isUnsent === true ? null : startedAt,
     endedAt: (isUnsent === true ? canceledAt : null) ?? startedAt + durationMs,
+    durationMs,
+    nextRetryAt,
+    lateMs,
     heldFor: heldFor === null ? null : waitReasonOf(heldFor),
   };
 }
