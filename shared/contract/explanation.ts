@@ -4,6 +4,7 @@ import { JOB_STATUSES, type JobStatus } from "../domain/job.ts";
 import { RUN_STATUSES } from "../domain/run.ts";
 import { TIMELINE_ENTRIES_MAX, type TimelineEntry } from "../domain/timeline.ts";
 import { WAIT_REASONS, WAITED_FROM_MS } from "../domain/wait.ts";
+import { DELIVERY_RETENTION_DAYS } from "../domain/webhook.ts";
 import { EventId, EventTypeSchema } from "./event.ts";
 import { JobId } from "./job.ts";
 import { RunId } from "./run.ts";
@@ -99,7 +100,7 @@ export const JobExplanation = Type.Object(
     waiting: orNull(WaitingSchema, "Null if the job is over, or its attempt is in progress."),
     timeline: Type.Array(TimelineEntrySchema, {
       description:
-        `What has happened, oldest first, as far as it is known: runs within retention, deliveries of 30 days, the latest ` +
+        `What has happened, oldest first, as far as it is known: runs within retention, deliveries of ${DELIVERY_RETENTION_DAYS} days, the latest ` +
         `${TIMELINE_ENTRIES_MAX} entries.`,
     }),
   },

@@ -10,6 +10,7 @@ import {
   type JobContext,
   type JobStatus,
   type NewJob,
+  PAYLOAD_BYTES_MAX,
   RETRY_POLICY_BOUNDS,
   RUN_AT_PAST_SECONDS_MAX,
   RUN_AT_YEARS_AHEAD_MAX,
@@ -68,7 +69,8 @@ export const Payload = Type.Object(
     additionalProperties: true,
     title: "Payload",
     description:
-      "Any JSON object, at most 256 KB (262,144 bytes) after JSON encoding. The target receives it as it was written, " +
+      `Any JSON object, at most ${PAYLOAD_BYTES_MAX / 1_024} KB (${PAYLOAD_BYTES_MAX.toLocaleString("en")} bytes) after JSON encoding. ` +
+      "The target receives it as it was written, " +
       "numbers beyond double precision included.",
   },
 );

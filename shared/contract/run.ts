@@ -1,7 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { JOB_PREFIX, RUN_PREFIX, SCHEDULE_PREFIX } from "../domain/ids.ts";
 import { filterOf, idFilterOf, instantFilterOf, parseQuery, readPage } from "../domain/page.ts";
-import { RUN_STATUSES, type RunStatus } from "../domain/run.ts";
+import { ERROR_BYTES_MAX, RUN_STATUSES, type RunStatus } from "../domain/run.ts";
 import { tagFilterOf } from "../domain/tags.ts";
 import { idOf } from "./id.ts";
 import { instantParameter, JobId, ScheduleIdParameter, TagParameter } from "./job.ts";
@@ -24,7 +24,8 @@ export const Run = Type.Object(
     }),
     error: Type.Union([Type.String(), Type.Null()], {
       description:
-        "What went wrong, or the beginning of the target's answer, at most 4,096 bytes. Null on success and while running.",
+        `What went wrong, or the beginning of the target's answer, at most ${ERROR_BYTES_MAX.toLocaleString("en")} bytes. ` +
+        "Null on success and while running.",
     }),
     started_at: Timestamp,
     duration_ms: Type.Union([Type.Integer({ minimum: 0 }), Type.Null()], {

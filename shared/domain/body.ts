@@ -5,6 +5,8 @@ import { PAYLOAD_BYTES_MAX } from "./job.ts";
 export const RECEIVE_MS = 30_000;
 /** At 1 Mbit/s the largest batch arrives in time. */
 export const BYTES_PER_SECOND_MIN = 131_072;
+/** A large answer that the client has not taken by then is given up. It is as long as a small body may take to arrive. */
+export const TAKE_TIMEOUT_MS = 30_000;
 
 /** `receiveMs` is RECEIVE_MS, except in tests. */
 export function bodyTooSlow(receiveMs: number): ApiError {

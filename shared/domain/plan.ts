@@ -51,6 +51,13 @@ export const PLAN_TERMS: Readonly<Record<Plan, PlanTerms>> = {
 export const QUOTA_PERCENTS = [80, 100] as const;
 export type QuotaPercent = (typeof QUOTA_PERCENTS)[number];
 
+/** Accepted requests are counted by ticks of this length (store/resources/request-rate.ts). */
+export const RATE_TICK_MS = 100;
+/** A request counts until a whole minute after the end of the tick in which it was accepted. */
+export const RATE_WINDOW_TICKS = 60_000 / RATE_TICK_MS + 1;
+/** The most seconds that `RateLimit-Reset` and `Retry-After` tell a client to wait. */
+export const RATE_WAIT_SECONDS_MAX = Math.ceil((RATE_WINDOW_TICKS * RATE_TICK_MS) / 1_000);
+
 /** The most that an operator may set in place of a plan's own limit. */
 export const LIMIT_OVERRIDE_MAX = 1_000_000;
 export const WEBHOOK_ENDPOINTS_MAX = 50;

@@ -1,10 +1,9 @@
+import { TAKE_TIMEOUT_MS } from "../../../shared/domain/body.ts";
 import type { ProjectNo } from "../../../shared/domain/scope.ts";
 import type { ApiAnswer, LargeAnswer, ReadyAnswer } from "./answer.ts";
 import { startSlicedWork } from "./sliced-work.ts";
 
 export const LARGE_CHARACTERS = 65_536;
-/** As long as a small body may take to arrive. */
-const TAKE_TIMEOUT_MS = 30_000;
 
 const encoder = new TextEncoder();
 

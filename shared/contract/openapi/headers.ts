@@ -1,5 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { REQUEST_PREFIX } from "../../domain/ids.ts";
+import { RATE_WAIT_SECONDS_MAX } from "../../domain/plan.ts";
 import { API_VERSIONS } from "../../domain/version.ts";
 import { idOf } from "../id.ts";
 import { wordOf } from "../validator.ts";
@@ -31,7 +32,7 @@ const HEADERS = {
   },
   RateLimitReset: {
     name: "RateLimit-Reset",
-    description: "Seconds until the window has fully replenished, at most 61.",
+    description: `Seconds until the window has fully replenished, at most ${RATE_WAIT_SECONDS_MAX}.`,
     schema: wholeNumber,
   },
   RetryAfter: {

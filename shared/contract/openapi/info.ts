@@ -1,5 +1,6 @@
+import { TAKE_TIMEOUT_MS } from "../../domain/body.ts";
 import { type ErrorCode, STATUS_OF_CODE } from "../../domain/errors.ts";
-import { PLAN_TERMS, PLANS } from "../../domain/plan.ts";
+import { PLAN_TERMS, PLANS, RATE_WAIT_SECONDS_MAX } from "../../domain/plan.ts";
 import { NEWEST_API_VERSION } from "../../domain/version.ts";
 import { SHELL_VALUES_MAX } from "../json-scanner.ts";
 import { EXPLANATIONS } from "./explanations.ts";
@@ -21,7 +22,7 @@ members of the same name. HEAD works as GET does. Every POST takes an \`Idempote
 
 A path is taken as it was sent: dot segments, percent-encoded or not, and backslashes make it another path. A body holds at
 most ${SHELL_VALUES_MAX.toLocaleString("en")} values outside its payloads, and one that is too large is received up to 64 MiB before it is refused. An answer over
-64 KiB that is not taken within 30 seconds is given up, and what a client no longer waits for is not begun.
+64 KiB that is not taken within ${TAKE_TIMEOUT_MS / 1_000} seconds is given up, and what a client no longer waits for is not begun.
 
 A connection is ended without an answer if its client closes its own side of it, or sends a further request, before the
 answer has come. A head of more than 16 KB, trailers behind chunks, and anything but HTTP/1.1 are refused with 431, 400 or
@@ -35,7 +36,7 @@ it was made with.
 Counted for each project and environment over a sliding minute. A request that is answered \`rate_limit_exceeded\` does not
 count. One that is answered \`service_unavailable\` may count. Every other request under /v2 with a valid key counts, also
 one that fails validation. It counts until the tenth of a second in which it came is a whole minute past, so
-\`RateLimit-Reset\` and \`Retry-After\` can be 61.
+\`RateLimit-Reset\` and \`Retry-After\` can be ${RATE_WAIT_SECONDS_MAX}.
 
 | plan | requests per minute | concurrency | runs included a month | days that runs are kept |
 | --- | --- | --- | --- | --- |

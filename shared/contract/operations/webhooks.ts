@@ -1,6 +1,7 @@
 import type { Static } from "@sinclair/typebox";
 import { DELIVERY_WINDOW_HOURS } from "../../domain/delivery.ts";
-import { DELIVERY_RETENTION_DAYS, OLD_SECRET_HOURS } from "../../domain/webhook.ts";
+import { WEBHOOK_ENDPOINTS_MAX } from "../../domain/plan.ts";
+import { DELIVERY_ATTEMPTS_MAX, DELIVERY_RETENTION_DAYS, OLD_SECRET_HOURS } from "../../domain/webhook.ts";
 import { Delivery, DeliveryId, DeliveryList, DeliveryListParameters } from "../delivery.ts";
 import { NEXT_CURSOR_EXAMPLE } from "../list.ts";
 import {
@@ -74,7 +75,7 @@ export const WEBHOOK_OPERATIONS = {
     summary: "Create a webhook endpoint",
     description:
       "The answer shows the endpoint's secret, which no later answer does: deliveries are signed with it. A project has at " +
-      "most 50 endpoints in each environment, disabled ones included.",
+      `most ${WEBHOOK_ENDPOINTS_MAX} endpoints in each environment, disabled ones included.`,
     body: { schema: NewWebhookRequest, examples: { billing: WEBHOOK_REQUEST_EXAMPLE } },
     status: 201,
     response: { schema: RevealedWebhook, examples: { enabled: REVEALED_EXAMPLE } },
@@ -172,7 +173,8 @@ export const WEBHOOK_OPERATIONS = {
     summary: "Retry a delivery now",
     description:
       "The next attempt of a delivery that waits for one is due at once. One that is over, be it succeeded, failed or " +
-      "dropped, has exactly one more. While an attempt is in progress, where the endpoint is disabled, and after 100 attempts " +
+      "dropped, has exactly one more. While an attempt is in progress, where the endpoint is disabled, and after " +
+      `${DELIVERY_ATTEMPTS_MAX} attempts ` +
       "it is refused with `invalid_request`. What fails by hand, samples included, does not count against the endpoint; what " +
       "succeeds counts for it. A body is ignored.",
     response: { schema: Delivery, examples: { pending: DELIVERY_EXAMPLE } },

@@ -1,3 +1,4 @@
+import { RATE_TICK_MS, RATE_WINDOW_TICKS } from "../../domain/plan.ts";
 import type { Environment, ProjectNo } from "../../domain/scope.ts";
 import { environmentCode } from "../database/codes.ts";
 import { column, type Database } from "../database/database.ts";
@@ -41,14 +42,11 @@ export interface RateAnswer {
   resetMs: number;
 }
 
-const TICK_MS = 100;
 /**
  * Sessions that had the lock before have read the same clock, so a tick this far ahead is from before the clock was set
  * back.
  */
 const FUTURE_TICKS = 10;
-/** A request counts until a whole minute after the end of the tick in which it was accepted. */
-const WINDOW_TICKS = 601;
 
 /** A loan is this much larger than the tick's demand, since the next tick may bring more. */
 const LENT_PER_DEMAND = 1.25;
@@ -114,14 +112,14 @@ WITH quick AS MATERIALIZED (
   -- The clock after the lock was had, so that ticks never lie behind those of whoever had it before.
   SELECT *, (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now_ms FROM win
 ), ticked AS MATERIALIZED (
-  SELECT *, floor(now_ms / ${TICK_MS})::bigint AS tick FROM timed
+  SELECT *, floor(now_ms / ${RATE_TICK_MS})::bigint AS tick FROM timed
 ), expired AS (
   -- Looked for in two ranges of the index, or every tick of the minute would be looked at.
   DELETE FROM rate_ticks r USING ticked t
    WHERE r.project_no = t.project_no AND r.environment = t.environment
      AND r.tick = ANY (ARRAY (
            SELECT o.tick FROM rate_ticks o
-            WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.tick <= t.tick - ${WINDOW_TICKS}
+            WHERE o.project_no = t.project_no AND o.environment = t.environment AND o.tick <= t.tick - ${RATE_WINDOW_TICKS}
             UNION ALL
            -- Ticks that are still to come are those of a clock that has gone back since; they would never expire.
            SELECT o.tick FROM rate_ticks o
@@ -140,7 +138,7 @@ WITH quick AS MATERIALIZED (
         FROM (SELECT j.loan, j.terms, (j.terms->>0)::bigint AS tick, (j.terms->>1)::int AS count,
                      ($7::jsonb->>j.loan)::int AS spent
                 FROM jsonb_each(t.loans) AS j (loan, terms)) k
-       WHERE t.loans <> '{}' AND k.tick > t.tick - ${WINDOW_TICKS} AND k.tick <= t.tick + ${FUTURE_TICKS}
+       WHERE t.loans <> '{}' AND k.tick > t.tick - ${RATE_WINDOW_TICKS} AND k.tick <= t.tick + ${FUTURE_TICKS}
     ) l
 ), counted AS (
   SELECT a.*, a.accepted - coalesce(x.accepted, 0) - a.back AS standing
@@ -148,9 +146,9 @@ WITH quick AS MATERIALIZED (
     LEFT JOIN LATERAL (SELECT sum(e.accepted)::int AS accepted FROM expired e
                         WHERE e.project_no = a.project_no AND e.environment = a.environment) x ON true
 ), decided AS (
-  SELECT *, least(request_count, greatest(max - standing, 0)) AS taken, (tick + 1) * ${TICK_MS} - now_ms AS lent_ms FROM counted
+  SELECT *, least(request_count, greatest(max - standing, 0)) AS taken, (tick + 1) * ${RATE_TICK_MS} - now_ms AS lent_ms FROM counted
 ), lendable AS (
-  SELECT *, least(ceil(demand * ${LENT_PER_DEMAND} * lent_ms / ${TICK_MS})::int,
+  SELECT *, least(ceil(demand * ${LENT_PER_DEMAND} * lent_ms / ${RATE_TICK_MS})::int,
                   (max - standing - taken) / ${LENT_PART}, max - max / 4 - standing - taken) AS most
     FROM decided
 ), granted AS MATERIALIZED (
@@ -182,17 +180,17 @@ SELECT g.taken, g.lent, g.lent_ms, g.max - g.standing - g.taken - g.lent AS rema
                       FROM (SELECT r.tick, sum(r.accepted) OVER (ORDER BY r.tick) AS freed
                               FROM (SELECT s.tick, s.accepted FROM rate_ticks s
                                      WHERE s.project_no = g.project_no AND s.environment = g.environment
-                                       AND s.tick > g.tick - ${WINDOW_TICKS}
+                                       AND s.tick > g.tick - ${RATE_WINDOW_TICKS}
                                      UNION ALL
                                     SELECT b.tick, -b.count FROM unnest(g.back_ticks, g.back_counts) AS b (tick, count)) r) f
                      WHERE f.freed > g.standing + g.taken - g.max
-                     ORDER BY f.tick LIMIT 1), g.tick) + ${WINDOW_TICKS}) * ${TICK_MS} - g.now_ms
+                     ORDER BY f.tick LIMIT 1), g.tick) + ${RATE_WINDOW_TICKS}) * ${RATE_TICK_MS} - g.now_ms
        END::float8 AS retry_after_ms,
        (CASE WHEN g.taken > 0 THEN g.tick
              -- Of what a mate has just accepted only the sum is seen.
              ELSE coalesce((SELECT max(r.tick) FROM rate_ticks r
                              WHERE r.project_no = g.project_no AND r.environment = g.environment), g.tick)
-        END + ${WINDOW_TICKS}) * ${TICK_MS} - g.now_ms AS reset_ms
+        END + ${RATE_WINDOW_TICKS}) * ${RATE_TICK_MS} - g.now_ms AS reset_ms
   FROM granted g ORDER BY g.n`;
 
 interface Row {
