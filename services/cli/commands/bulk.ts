@@ -1,4 +1,5 @@
 import type { Bulk, NewBulk } from "../../../shared/client/index.ts";
+import { PER_SECOND_BOUNDS } from "../../../shared/domain/bulk.ts";
 import { REGIONS } from "../../../shared/domain/scope.ts";
 import {
   type Command,
@@ -15,6 +16,8 @@ import { definedOf, instantOf, pageOf, wordOf } from "../input.ts";
 import { scheduleIdOf } from "./schedule-id.ts";
 import { watch } from "./watch.ts";
 
+const perSecond = PER_SECOND_BOUNDS;
+
 const FILTER_OPTIONS: Record<string, Option> = {
   all: { about: "all jobs; in place of a filter" },
   region: { value: "REGION", about: REGIONS.join(", ") },
@@ -26,7 +29,10 @@ const FILTER_OPTIONS: Record<string, Option> = {
 };
 /** The options that say how a bulk operation goes on once its filter is known (`begin`). */
 export const PACE_OPTIONS: Record<string, Option> = {
-  "per-second": { value: "N", about: "at most so many in any second: 1 to 1000, without it 50" },
+  "per-second": {
+    value: "N",
+    about: `at most so many in any second: ${perSecond.min} to ${perSecond.max}, without it ${perSecond.default}`,
+  },
   "dry-run": { about: "count, and change nothing" },
   yes: { about: "do not ask" },
   watch: { about: "wait for its end" },

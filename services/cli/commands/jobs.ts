@@ -1,5 +1,6 @@
 import type { Job, JobExplanation } from "../../../shared/client/index.ts";
-import { JOB_STATUSES } from "../../../shared/domain/job.ts";
+import { KEY_LIFE_HOURS } from "../../../shared/domain/idempotency.ts";
+import { JOB_STATUSES, RETRY_POLICY_BOUNDS } from "../../../shared/domain/job.ts";
 import { REGIONS } from "../../../shared/domain/scope.ts";
 import {
   type Command,
@@ -17,6 +18,7 @@ import { PAYLOAD_OPTION, readPayload } from "./payload.ts";
 import { scheduleIdOf } from "./schedule-id.ts";
 import { watch } from "./watch.ts";
 
+const { maxAttempts } = RETRY_POLICY_BOUNDS;
 const LIST_COLUMNS = ["id", "status", "attempts", "region", "created_at", "target_url"];
 const RUN_COLUMNS = ["attempt", "status", "response_status", "duration_ms", "started_at", "error"];
 /** The longest page. */
@@ -31,11 +33,14 @@ export const JOB_COMMANDS: Record<string, Command> = {
       "run-at": { value: "INSTANT", about: "when to run; without it at once" },
       region: { value: "REGION", about: REGIONS.join(", ") },
       tag: { value: "TAG", about: "a word to find it by", multiple: true },
-      "max-attempts": { value: "N", about: "1 to 25; without it 5" },
+      "max-attempts": {
+        value: "N",
+        about: `${maxAttempts.min} to ${maxAttempts.max}; without it ${maxAttempts.default}`,
+      },
       ...FLOW_OPTIONS,
       "idempotency-key": {
         value: "KEY",
-        about: "the same request again within 24 hours makes no second job",
+        about: `the same request again within ${KEY_LIFE_HOURS} hours makes no second job`,
       },
       watch: { about: "wait for its end" },
     },

@@ -1,5 +1,6 @@
 import type { KeyRotation, NewApiKey } from "../../../shared/client/index.ts";
 import { KEY_SCOPES } from "../../../shared/domain/key.ts";
+import { OVERLAP_HOURS_DEFAULT, OVERLAP_HOURS_MAX } from "../../../shared/domain/key-life.ts";
 import { type Command, listed, PAGE_OPTIONS, shown } from "../command.ts";
 import { definedOf, pageOf, wordOf } from "../input.ts";
 
@@ -34,7 +35,10 @@ export const KEY_COMMANDS: Record<string, Command> = {
     about: "make the successor of a key; it is shown this once",
     operands: ["KEY_ID"],
     options: {
-      "overlap-hours": { value: "N", about: "how long the key works beside it: 0 to 72, without it 24" },
+      "overlap-hours": {
+        value: "N",
+        about: `how long the key works beside it: 0 to ${OVERLAP_HOURS_MAX}, without it ${OVERLAP_HOURS_DEFAULT}`,
+      },
     },
     async run(input, { client, signal }) {
       const rotation: KeyRotation = definedOf({ overlap_hours: input.count("overlap-hours") });

@@ -1,4 +1,6 @@
+import { PROJECT_NAME_CHARACTERS_MAX } from "../../../shared/domain/name.ts";
 import { REGIONS } from "../../../shared/domain/scope.ts";
+import { OLD_SECRET_HOURS } from "../../../shared/domain/webhook.ts";
 import { type Command, shown } from "../command.ts";
 import { definedOf, wordOf } from "../input.ts";
 import { insights } from "./insights.ts";
@@ -14,7 +16,7 @@ export const PROJECT_COMMANDS: Record<string, Command> = {
     about:
       "change the project's name, the region of jobs that name none, or whether hosts that are down are spared",
     options: {
-      name: { value: "NAME", about: "up to 80 characters" },
+      name: { value: "NAME", about: `up to ${PROJECT_NAME_CHARACTERS_MAX} characters` },
       "default-region": REGION_OPTION,
       "park-failing-hosts": { value: "true|false", about: "park what is due at hosts that are down" },
     },
@@ -45,7 +47,7 @@ export const PROJECT_COMMANDS: Record<string, Command> = {
     run: async (_, { client, signal }) => shown(client().project.signingSecret({ signal })),
   },
   "signing-secret rotate": {
-    about: "make another one, which is shown this once; both sign for 24 hours",
+    about: `make another one, which is shown this once; both sign for ${OLD_SECRET_HOURS} hours`,
     run: async (_, { client, signal }) =>
       shown(client().project.rotateSigningSecret({ signal }), "The secret is shown this once."),
   },

@@ -1,5 +1,5 @@
 import type { NewWebhook } from "../../../shared/client/index.ts";
-import { EVENT_TYPES } from "../../../shared/domain/webhook.ts";
+import { EVENT_TYPES, OLD_SECRET_HOURS } from "../../../shared/domain/webhook.ts";
 import { type Command, listed, PAGE_OPTIONS, shown } from "../command.ts";
 import { definedOf, pageOf } from "../input.ts";
 import { listen } from "./listen.ts";
@@ -55,7 +55,7 @@ export const WEBHOOK_COMMANDS: Record<string, Command> = {
       shown(client().webhooks.disable(id, { signal })),
   },
   "webhooks rotate": {
-    about: "make another secret, which is shown this once; both sign for 24 hours",
+    about: `make another secret, which is shown this once; both sign for ${OLD_SECRET_HOURS} hours`,
     operands: ["WEBHOOK_ID"],
     run: async ({ operands: [id = ""] }, { client, signal }) =>
       shown(client().webhooks.rotate(id, { signal }), SHOWN_ONCE),

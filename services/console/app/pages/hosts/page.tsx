@@ -1,6 +1,10 @@
 import { useState } from "preact/hooks";
 import type { Host, HostListQuery } from "../../../../../shared/client/hosts.ts";
-import { HOST_STATES } from "../../../../../shared/domain/host-state.ts";
+import {
+  HOST_DOWN_ATTEMPTS_MIN,
+  HOST_DOWN_SECONDS_MIN,
+  HOST_STATES,
+} from "../../../../../shared/domain/host-state.ts";
 import { faultOf, useAction, usePost } from "../../data/action.ts";
 import { useList } from "../../data/list.ts";
 import { filtersOf } from "../../data/place.ts";
@@ -154,7 +158,7 @@ function Breaker({ session }: { session: Session }) {
         label="Park hosts that fail"
         isOn={save.isBusy ? !isOn : isOn}
         onChange={(wanted) => save.run(wanted)}
-        hint="After 20 attempts in a row over 30 seconds that found nobody, a host is down. One attempt at a time finds out whether it is back."
+        hint={`After ${HOST_DOWN_ATTEMPTS_MIN} attempts in a row over ${HOST_DOWN_SECONDS_MIN} seconds that found nobody, a host is down. One attempt at a time finds out whether it is back.`}
       />
       <Trouble error={save.error} />
     </Card>

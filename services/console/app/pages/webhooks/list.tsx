@@ -1,4 +1,5 @@
 import type { Webhook, WebhookListQuery } from "../../../../../shared/client/webhooks.ts";
+import { DELIVERY_WINDOW_HOURS } from "../../../../../shared/domain/delivery.ts";
 import { ENDPOINT_STATUSES } from "../../../../../shared/domain/webhook.ts";
 import { useList } from "../../data/list.ts";
 import { filtersOf } from "../../data/place.ts";
@@ -37,7 +38,7 @@ const NONE = {
   title: "No endpoints yet",
   text:
     "An endpoint is told by a signed request how each job ended, and whatever else it asks for. What it does not take is sent again " +
-    "for 48 hours.",
+    `for ${DELIVERY_WINDOW_HOURS} hours.`,
 };
 
 const COLUMNS: readonly Column<Webhook>[] = [
