@@ -41,7 +41,7 @@ const CANCELED = ["queued", "running"] as const;
 
 export const BULK_COMMANDS: Record<string, Command> = {
   "bulk cancel": {
-    about: "cancel the jobs that are meant and are not over",
+    about: "cancel the jobs that match and are not over",
     options: {
       status: { value: "STATUS", about: CANCELED.join(", ") },
       ...FILTER_OPTIONS,
@@ -53,7 +53,7 @@ export const BULK_COMMANDS: Record<string, Command> = {
     },
   },
   "bulk retry": {
-    about: "begin one more attempt of the jobs that are meant and have failed",
+    about: "begin one more attempt of the jobs that match and have failed",
     options: {
       ...FILTER_OPTIONS,
       "error-contains": { value: "TEXT", about: "the error of the last run has this text" },
