@@ -19,8 +19,8 @@ export type HostCause = (typeof HOST_CAUSES)[number];
 
 /**
  * The first probe follows `first` seconds after the host went down. Each failed probe doubles the wait, up to `max`. A probe
- * that its flow key keeps back is not sent, and another attempt is the probe at once. So it is within seconds where nobody sends
- * the probe, since its region has no delivery nodes or the month has no runs left.
+ * that its flow key keeps back is not sent, and another attempt becomes the probe at once. If nobody can send the probe, another
+ * attempt becomes the probe within seconds: its region may have no delivery nodes, or the month no runs left.
  */
 export const PROBE_SECONDS = { first: 5, max: 300 } as const;
 
@@ -45,8 +45,8 @@ export interface HostStanding {
 const NOBODY_STATUSES: readonly number[] = [502, 503, 504];
 
 /**
- * Whether an attempt found nobody: no connection, no TLS, no end in time, or such a status. Null if that is unknown. Who answers
- * in time, but not in HTTP, is somebody.
+ * Whether an attempt found nobody: no connection, no TLS, no end in time, or such a status. Null if that is unknown. A
+ * host that answers in time is there, even if the answer is not HTTP.
  */
 export function foundNobody(exchange: Exchange): boolean | null {
   switch (exchange.kind) {

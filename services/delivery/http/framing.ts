@@ -48,7 +48,10 @@ export function decideFraming(
   return bytes === 0 ? { kind: "none", isDoubtful: false } : { kind: "length", bytes, isDoubtful: false };
 }
 
-/** A body whose last coding is not chunked ends with the connection. No coding was asked for, but the status counts. */
+/**
+ * A body whose last coding is not chunked ends with the connection. The service asks for no coding; the status decides all the
+ * same.
+ */
 function decideCoding(transferEncoding: string): Framing {
   const codings = transferEncoding
     .toLowerCase()

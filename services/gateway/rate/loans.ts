@@ -17,7 +17,7 @@ export interface RateLoans {
   nextDueAt(): number;
 }
 
-/** Shortly after the end of a loan the next request usually comes, and its question carries the account. */
+/** An account waits so long after its loan's end. The next question usually comes within this time and returns unspent requests. */
 const GRACE_MS = 10;
 /** The time until an account with unknown outcome is given again. */
 const AGAIN_MS = 200;

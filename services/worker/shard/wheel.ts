@@ -300,7 +300,7 @@ export class Wheel {
     this.upperHalfCount = 0;
   }
 
-  /** Halves the memory as often as the timers left allow, and sorts what is free by halves anew. */
+  /** Halves the memory as often as the remaining timers allow, and builds the lists of free places in both halves anew. */
   private shrink(): void {
     const previous = this.words;
     let usedEnd = this.upperHalfAt;

@@ -71,7 +71,7 @@ export class Hosts {
 
   /** The hosts at which runs failed, those with most failures first. */
   shown(): ShownHost[] {
-    // A period may have ten thousand hosts, most of which fail less often than the twentieth of those that are found so far.
+    // A period may have ten thousand hosts. Most of them fail less often than the last of the list so far, and are passed over.
     const first: [string, HostFigures][] = [];
     for (const host of this.byName) {
       const last = first[HOSTS_SHOWN_MAX - 1];

@@ -92,7 +92,7 @@ WITH RECURSIVE host AS (
 ), parked_host AS MATERIALIZED (
   SELECT parked_host FROM host LIMIT ${PARKED_HOSTS_MAX}
 ), gate AS MATERIALIZED (
-  -- What a gate has put off stands in its lane, due at another instant than it was.
+  -- An attempt that a gate has put off stands in its lane: parked_due_at has come, and due_at is later.
   SELECT region, gate, ${WAITS_AT_GATE} AS waits, due_at FROM open_jobs
    WHERE project_no = $1 AND environment = $2 AND (${AT_HOSTS} OR ${AT_FLOWS})
    LIMIT ${GATES_READ_MAX}

@@ -44,7 +44,7 @@ export const CANCEL_OPEN = `on_the_wire AS (
   UPDATE runs r SET next_retry_at = NULL FROM open c
    WHERE c.way = 'waiting' AND c.attempts > 0 AND r.job_id = c.job_id AND r.attempt = c.attempts
 ), last_run AS MATERIALIZED (
-  -- Of an attempt that was not sent, this is what never_sent records.
+  -- For an attempt that was not sent, it is the run that never_sent records.
   SELECT job_id, run_id AS id, attempts AS attempt, started_at, NULL::smallint AS response_status,
          CASE way WHEN 'sent' THEN ${RUNNING} ELSE ${FAILED_RUN} END AS status,
          CASE way WHEN 'unsent' THEN '${UNSENT_RUN_ERROR}' END AS error, CASE way WHEN 'unsent' THEN 0 END AS duration_ms

@@ -7,11 +7,11 @@ import { tellOf } from "./owed-deliveries.ts";
 /**
  * The parts of the statements that disable an endpoint, and that decide which deliveries are still owed to it.
  *
- * A settlement disables an endpoint when an attempt has failed and everything sent to the endpoint has failed since an attempt
- * that began at least DELIVERY_WINDOW_SECONDS ago (domain/delivery.ts). Attempts overlap, so they are compared by when they
- * began. `failing_since` is the earliest beginning of a failed attempt after the beginning of the latest success. A failure by
- * our own fault, or of an attempt that was asked for by hand, does not count. No endpoint is disabled unless the clock has run
- * evenly for as long (database/clock-watch.ts): one that was set ahead, or right, by days would drop all that is owed.
+ * A settlement disables an endpoint if an attempt has failed, and if `failing_since` is at least DELIVERY_WINDOW_SECONDS ago
+ * (domain/delivery.ts). Attempts overlap, so they are ordered by the instants at which they began. Of the failed attempts that
+ * began after the latest successful one, `failing_since` is when the first began. A failure by our own fault, or of an attempt
+ * that was asked for by hand, does not count. The clock must have run evenly for as long (database/clock-watch.ts). A clock that
+ * leaps ahead by days, even to the right time, would otherwise disable endpoints and drop all that is owed to them.
  *
  * `generation` counts how often an endpoint was disabled. A delivery keeps the generation that its endpoint had when it was
  * owed, and is dropped if the endpoint has another one. So disabling costs the same however much is owed.

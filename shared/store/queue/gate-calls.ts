@@ -60,8 +60,8 @@ WITH RECURSIVE ${takeCalls("gate NOT LIKE 'h%'", { gatesMax: GATES_MAX, isDear: 
   SELECT k.*, CASE WHEN ${startsLeft("k.at")} <= 0 THEN ${startsGoneAt("k.at", `1 - ${startsLeft("k.at")}`)} END AS not_before
     FROM (SELECT k.*, greatest(k.in_use + k.in_use_change, 0) AS used, clock_timestamp() AS at FROM gate k) k
 ), late AS MATERIALIZED (
-  -- Of the first of the queue, those in their lanes that a rate had put off until later than it does now. There may be more of
-  -- them than the limits let start by now: a claim parks the others.
+  -- The first attempts of the queue may stand in their lanes, put off by a rate. These are the ones that were put off for longer
+  -- than the rate asks for now. They may be more than the limits let start by now: a claim parks the others.
   SELECT h.*, greatest(now(), h.parked_due_at, k.not_before) + h.rank * interval '1 us' AS new_due_at
     FROM state k
    CROSS JOIN LATERAL (
@@ -89,7 +89,7 @@ WITH RECURSIVE ${takeCalls("gate NOT LIKE 'h%'", { gatesMax: GATES_MAX, isDear: 
    CROSS JOIN LATERAL call_gate(k.project_no, k.environment, 'p' || k.flow_key, ${HOLDERS_MAX}, NULL) h
    WHERE k.calls_holders AND NOT k.paused
 ), left_over AS (
-  -- Who has more than one call's worth of holders is called again.
+  -- A key with HOLDERS_MAX holders in a region is called again.
   INSERT INTO gate_calls (project_no, environment, gate)
   SELECT project_no, environment, 'p' || flow_key FROM state k
    WHERE k.calls_holders AND NOT k.paused

@@ -8,20 +8,20 @@ import { emptyCalls, LEFT_CALLS, takeCalls } from "./taken-calls.ts";
 
 /** How many hosts one statement takes. Each may have some hundred attempts in each region to call. */
 const HOSTS_MAX = 20;
-/** For how many hosts one look writes rows. */
+/** The most hosts for which one look writes rows of gate_calls. */
 const LOOKED_AT_MAX = 1_000;
-/** How late a probe may be before its host is looked at. */
+/** A look also writes a row for a down host whose probe is overdue by this. */
 const PROBE_LATE = "interval '5 s'";
-/** Of so many attempts of a region that wait for a host, and of so many retries by hand, the next probe is chosen. */
+/** The next probe is chosen from so many waiting attempts of each region, and from so many retries by hand. */
 const PROBES_MAX = 8;
-/** The retries by hand are looked for among so many of a project's runs in progress, the oldest. */
+/** Retries by hand are looked for among so many of a project's runs that have not ended, the oldest first. */
 const RETRIES_READ_MAX = 200;
 
 /**
  * Takes the rows of gate_calls that are for hosts (gate-calls.ts): counts the attempts that have left a host's gate, and calls
- * a probe where there is none, or the next of a ramp. A probe in a region that is held keeps no other from being the probe. A
- * probe that nobody sends, since its region has no delivery nodes or its month has no runs left, gives way to the oldest
- * attempt that can be sent. A claim that began before the hold, and is not committed yet, may send the first one as well.
+ * a probe where there is none, or the next of a ramp. If the probe's region is held, another attempt becomes the probe. If
+ * nobody sends the probe, since its region has no delivery nodes or the month has no runs left, the oldest attempt that can be
+ * sent becomes the probe. A claim that began before the hold, and is not committed yet, may send the first probe as well.
  * `onCalled` gets the called attempts. Lock order: gate_calls, target_hosts by key, open jobs.
  */
 export async function emptyHostCalls(db: Database, onCalled: OnCalled = () => undefined): Promise<void> {

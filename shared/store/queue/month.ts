@@ -40,8 +40,9 @@ export const countRuns = (runs: string): string =>
          month = greatest(f.month, clock.month)`;
 
 /**
- * Answers for a locked flow (f), before the clock is read: the least number of runs that its month has left, whatever the clock
- * will say (null: no limit), and whether its month has begun.
+ * For a locked flow (f), before the clock is read. RUNS_LEFT_AT_LEAST is how many runs are left of the month that the flow counts
+ * (null: no limit). More are left if the clock then says that a later month has begun. MONTH_HAS_BEGUN tells whether the counted month
+ * has begun.
  */
 export const RUNS_LEFT_AT_LEAST = "f.month_runs_max - f.month_runs";
 export const MONTH_HAS_BEGUN = "f.month <= now()::date";

@@ -65,7 +65,7 @@ export const tellOf = (
   SELECT project_no, environment, region, delivery_id, webhook_id, event_id, generation, occurred_at FROM ${name}heard
 ), ${name}delivering AS (
   INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
-  -- Of two events of one lane one may name the shard of a schedule, which may be older than that of the lane.
+  -- One row for each lane: two of its events may name different shards, since a schedule's shard may be older than the lane's.
   SELECT DISTINCT ON (project_no, region, environment) project_no, region, environment, shard, true FROM ${name}heard h
    WHERE NOT EXISTS (SELECT FROM lanes k WHERE ${sameLane("k", "h")} AND k.has_deliveries)
      ${madeLanes === null ? "" : `AND NOT EXISTS (SELECT FROM ${madeLanes} m WHERE ${sameLane("m", "h")})`}

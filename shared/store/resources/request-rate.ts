@@ -165,7 +165,7 @@ WITH quick AS MATERIALIZED (
    ORDER BY c.project_no, c.environment, c.tick
       ON CONFLICT (project_no, environment, tick) DO UPDATE SET accepted = r.accepted + excluded.accepted
 ), summed AS (
-  -- What the lock has read is compared: w itself would first be judged by the snapshot, in which it can be older.
+  -- Compare with the row as locked; w is first judged by an older snapshot.
   UPDATE rate_windows w SET accepted = g.standing + g.taken + g.lent, loans = s.loans
     FROM granted g, LATERAL (SELECT CASE WHEN g.lent > 0 THEN
            coalesce(g.kept, '{}') || jsonb_build_object(g.loan, jsonb_build_array(g.tick, g.lent))
@@ -187,7 +187,7 @@ SELECT g.taken, g.lent, g.lent_ms, g.max - g.standing - g.taken - g.lent AS rema
                      ORDER BY f.tick LIMIT 1), g.tick) + ${RATE_WINDOW_TICKS}) * ${RATE_TICK_MS} - g.now_ms
        END::float8 AS retry_after_ms,
        (CASE WHEN g.taken > 0 THEN g.tick
-             -- Of what a mate has just accepted only the sum is seen.
+             -- Another session may just have accepted requests. This statement sees their sum, not their ticks.
              ELSE coalesce((SELECT max(r.tick) FROM rate_ticks r
                              WHERE r.project_no = g.project_no AND r.environment = g.environment), g.tick)
         END + ${RATE_WINDOW_TICKS}) * ${RATE_TICK_MS} - g.now_ms AS reset_ms

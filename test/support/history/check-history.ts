@@ -44,7 +44,7 @@ const RULE_CHECKS = {
 export type Rule = keyof typeof RULE_CHECKS;
 export const RULES = Object.keys(RULE_CHECKS) as Rule[];
 
-/** Checks what always holds (design/architecture.md), as far as a history tells. Pure: it reads only the history. */
+/** Checks what always holds, as far as a history tells. Pure: it reads only the history. */
 export function checkHistory(history: History): Violation[] {
   const facts = new Facts(history);
   return RULES.flatMap((rule) => [...RULE_CHECKS[rule](facts)].map((found) => ({ rule, ...found })));
