@@ -138,13 +138,13 @@ export const UNSIGNED_ERROR = "The request could not be signed.";
 export const UNSENT_RUN_ERROR = "canceled before it was sent";
 
 type Unsuccessful = Exclude<Outcome, { kind: "succeeded" }>;
-type Answer = Extract<Exchange, { kind: "answered" }>;
+type AnsweredExchange = Extract<Exchange, { kind: "answered" }>;
 
 function failure(kind: Unsuccessful["kind"], responseStatus: number | null, error: string): Unsuccessful {
   return { kind, responseStatus, error, retry: "backoff", retryAfterMs: null };
 }
 
-function judgeAnswer(answer: Answer, now: number, timeLimit: string): Outcome {
+function judgeAnswer(answer: AnsweredExchange, now: number, timeLimit: string): Outcome {
   const { status, headers, bodyEnd } = answer;
   const isGood = status >= 200 && status <= 299;
   if (isGood && (bodyEnd === "complete" || bodyEnd === "enough")) {
@@ -162,7 +162,7 @@ function judgeAnswer(answer: Answer, now: number, timeLimit: string): Outcome {
   };
 }
 
-function answerError(answer: Answer, isGood: boolean, timeLimit: string): string {
+function answerError(answer: AnsweredExchange, isGood: boolean, timeLimit: string): string {
   const { status, headers, body, bodyBytes, bodyEnd } = answer;
   if (bodyEnd === "stalled") {
     return `The target answered ${status}, but its body was not complete within ${timeLimit}.`;

@@ -41,9 +41,9 @@ interface Step {
 const AT_ONCE = { everyMs: 0, waitMs: 0 };
 
 /** The work of one worker for one environment: the environment's operations take turns, one statement at a time. */
-interface Lane {
+interface Queue {
   works: Map<string, Work>;
-  /** Ends the lane's wait for its next step. */
+  /** Ends the queue's wait for its next step. */
   wake(): void;
 }
 
@@ -53,7 +53,7 @@ interface Lane {
  * very member where the last page ended.
  */
 export class BulkPass {
-  private readonly lanes = new Map<string, Lane>();
+  private readonly queues = new Map<string, Queue>();
   private readonly running = new Set<Promise<void>>();
   private readonly inTurn = createTurns(STATEMENTS_AT_ONCE_MAX);
   private readonly ids: IdSource;
@@ -84,7 +84,7 @@ export class BulkPass {
 
   /** The milliseconds until the next step of an operation is due, as far as is known; Infinity if there is none. */
   nextInMs(): number {
-    const dueAts = [...this.lanes.values()].flatMap(({ works }) =>
+    const dueAts = [...this.queues.values()].flatMap(({ works }) =>
       [...works.values()].map(({ dueAt }) => dueAt),
     );
     return Math.min(...dueAts) - performance.now();
@@ -97,58 +97,58 @@ export class BulkPass {
 
   /** Shortens all waits by `ms`: a test clock was put ahead by it, and the pace goes by that clock. */
   leapt(ms: number): void {
-    for (const lane of this.lanes.values()) {
-      for (const work of lane.works.values()) work.dueAt -= ms;
-      lane.wake();
+    for (const queue of this.queues.values()) {
+      for (const work of queue.works.values()) work.dueAt -= ms;
+      queue.wake();
     }
   }
 
   /** Begins no more steps, and resolves when the last one has ended. */
   async drain(): Promise<void> {
     this.isStopped = true;
-    for (const lane of this.lanes.values()) lane.wake();
+    for (const queue of this.queues.values()) queue.wake();
     await Promise.all(this.running);
   }
 
   private learn(bulk: OpenBulk): void {
     if (this.isStopped) return;
     const name = `${bulk.projectNo}/${bulk.environment}`;
-    const lane = this.lanes.get(name) ?? { works: new Map(), wake: () => undefined };
-    const known = lane.works.get(bulk.id);
+    const queue = this.queues.get(name) ?? { works: new Map(), wake: () => undefined };
+    const known = queue.works.get(bulk.id);
     // The known state of the operation is newer than the row, except for its plan.
     if (known !== undefined) {
       known.bulk = { ...known.bulk, plan: bulk.plan };
       return;
     }
-    lane.works.set(bulk.id, { bulk, dueAt: performance.now() });
-    lane.wake();
-    if (this.lanes.has(name)) return;
-    this.lanes.set(name, lane);
-    const work = this.work(name, lane).then(() => void this.running.delete(work));
+    queue.works.set(bulk.id, { bulk, dueAt: performance.now() });
+    queue.wake();
+    if (this.queues.has(name)) return;
+    this.queues.set(name, queue);
+    const work = this.work(name, queue).then(() => void this.running.delete(work));
     this.running.add(work);
   }
 
-  private async work(name: string, lane: Lane): Promise<void> {
-    while (!this.isStopped && lane.works.size > 0) {
-      const next = [...lane.works.values()].reduce((one, other) => (other.dueAt < one.dueAt ? other : one));
+  private async work(name: string, queue: Queue): Promise<void> {
+    while (!this.isStopped && queue.works.size > 0) {
+      const next = [...queue.works.values()].reduce((one, other) => (other.dueAt < one.dueAt ? other : one));
       const waitMs = next.dueAt - performance.now();
       if (waitMs > 0) {
-        await waitFor(lane, waitMs);
+        await waitFor(queue, waitMs);
         continue;
       }
       const beganAt = performance.now();
       this.stepCount++;
       const after = await this.inTurn(() => this.step(next.bulk));
       this.stepCount--;
-      if (after === null) lane.works.delete(next.bulk.id);
+      if (after === null) queue.works.delete(next.bulk.id);
       else {
         // A step that began late does not put off the steps behind it, so that the pace is kept.
         const dueAt = Math.max(next.dueAt + after.everyMs, beganAt + after.waitMs);
         Object.assign(next, { bulk: { ...next.bulk, ...after.change }, dueAt });
       }
     }
-    // An operation that is learnt from here on begins a new lane.
-    this.lanes.delete(name);
+    // An operation that is learnt from here on begins a new queue.
+    this.queues.delete(name);
   }
 
   /** Returns null if no step is left, or if the next step is unknown: the next look tells. Does not throw. */
@@ -218,10 +218,10 @@ export class BulkPass {
   }
 }
 
-function waitFor(lane: Lane, ms: number): Promise<void> {
+function waitFor(queue: Queue, ms: number): Promise<void> {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, ms);
-    lane.wake = () => {
+    queue.wake = () => {
       clearTimeout(timer);
       resolve();
     };

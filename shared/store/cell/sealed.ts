@@ -2,7 +2,7 @@ import type { Database } from "../database/database.ts";
 
 /** All sealed values of the cell, place by place, for the commands that change the key. */
 
-interface Place {
+interface SealedColumn {
   table: string;
   column: string;
   /** The columns of the table's primary key, each with a value lower than all others. */
@@ -23,7 +23,7 @@ const PLACES = {
     column: "answer",
     key: [...SCOPE, ["digest", "bytea", Buffer.alloc(0)]],
   },
-} satisfies Record<string, Place>;
+} satisfies Record<string, SealedColumn>;
 
 export type SealedPlace = keyof typeof PLACES;
 export const SEALED_PLACES = Object.keys(PLACES) as SealedPlace[];
@@ -40,7 +40,7 @@ export async function listSealed(
   place: SealedPlace,
   after: RowKey | null,
 ): Promise<{ rows: { key: RowKey; sealed: Buffer }[]; next: RowKey | null }> {
-  const { table, column, key }: Place = PLACES[place];
+  const { table, column, key }: SealedColumn = PLACES[place];
   const names = key.map(([name]) => name);
   const order = names.join(", ");
   const found = await db.run<Record<string, unknown> & { sealed: Buffer | null; met: number }>(
@@ -83,7 +83,7 @@ export async function replaceSealed(
   place: SealedPlace,
   changes: readonly SealedChange[],
 ): Promise<number> {
-  const { table, column, key }: Place = PLACES[place];
+  const { table, column, key }: SealedColumn = PLACES[place];
   const names = key.map(([name]) => name);
   const columns = [...key.map(([, type]) => type), "bytea", "bytea"];
   const isSame = (one: string, other: string) =>

@@ -54,8 +54,8 @@ const GATHERED_ENOUGH = 16;
 const RATE_OVER_MS = 100;
 
 export function createBatcher<Item, Answer>(options: BatcherOptions<Item, Answer>): Batcher<Item, Answer> {
-  const small = createLane(options);
-  const large = createLane(options);
+  const small = createQueue(options);
+  const large = createQueue(options);
   return {
     submit(item) {
       const bytes = options.bytesOf?.(item) ?? 0;
@@ -75,12 +75,12 @@ interface Member<Item, Answer> {
   reject(error: unknown): void;
 }
 
-interface Lane<Item, Answer> {
+interface Queue<Item, Answer> {
   submit(item: Item, bytes: number): Promise<Answer>;
   drain(): Promise<void>;
 }
 
-function createLane<Item, Answer>({
+function createQueue<Item, Answer>({
   run,
   itemsMax,
   bytesMax = Number.POSITIVE_INFINITY,
@@ -88,7 +88,7 @@ function createLane<Item, Answer>({
   gatheredEnough = GATHERED_ENOUGH,
   turns,
   ownerOf,
-}: BatcherOptions<Item, Answer>): Lane<Item, Answer> {
+}: BatcherOptions<Item, Answer>): Queue<Item, Answer> {
   /** In the order of their turns. */
   let waiting: Member<Item, Answer>[] = [];
   /** The turn of the last item that was taken, and of each owner's last item while any wait. */
