@@ -31,6 +31,7 @@ import {
 } from "./attempt-kind.ts";
 import { beginAttempt, endAttempt } from "./attempt-span.ts";
 import { type Sender, sendAttempt } from "./job-request.ts";
+import { MixedProjects } from "./mixed-projects.ts";
 import { ordinaryFirst } from "./ordinary-first.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
@@ -56,15 +57,6 @@ type LastSentAttempt = SentAttempt & { settlement: LastSettlement };
 /** Whether a short way may be asked about the settlement. */
 const isLastSent = (sent: SentAttempt): sent is LastSentAttempt => isLast(sent.settlement);
 
-/**
- * The short ways for jobs with a flow key and for those without one lock the flows of the same projects. Both ways claim, or both settle,
- * one after the other in a project, so that a project has at most a claim and a settlement under way, as it has without keys.
- */
-const flowTurns = () => ({
-  shared: new Turns<ProjectNo>(),
-  lockOf: ({ projectNo }: { projectNo: ProjectNo }) => projectNo,
-});
-
 /** Attempts of jobs. */
 export function createJobAttempts(
   { db, bus, clock, log, metrics, traces }: Cell,
@@ -77,8 +69,13 @@ export function createJobAttempts(
   },
 ): AttemptKind<Asked<GrantedAttempt>, SentAttempt> {
   const { nodeId, ids, sender, retries, secretsOf } = options;
-  const claimTurns = flowTurns();
-  const settleTurns = flowTurns();
+  // The short ways all lock the flows of their projects. Where jobs of one kind are claimed while others are settled, Postgres' own row
+  // of waiting statements does best. With jobs of both kinds four statements would wait there.
+  const mixed = new MixedProjects();
+  const turns = {
+    shared: new Turns<ProjectNo>(),
+    lockOf: ({ projectNo }: { projectNo: ProjectNo }) => (mixed.has(projectNo) ? projectNo : null),
+  };
   const locating = inBatches((jobs: OwedPlace[]) => findTargetUrls(db, jobs));
   const parking = inBatches((items: Parked[]) => parkAttempts(db, "jobs", items));
   const timedClaim = metrics.statement("claim_jobs");
@@ -104,13 +101,13 @@ export function createJobAttempts(
   const claimingOrdinary = ordinaryFirst({
     ordinary: claimBy(async (claims) => (await claimOrdinary(db, nodeId, claims)).map(asClaimed)),
     long: claimingLong.submit,
-    gathering: { turns: claimTurns },
+    gathering: { turns },
   });
   // claimOrdinary and claimMost leave every job with a flow key, so they are not asked about gated attempts.
   const claimingGated = ordinaryFirst({
     ordinary: claimBy(async (claims) => (await claimKeyed(db, nodeId, claims)).map(asClaimed)),
     long: claimingWhole.submit,
-    gathering: { turns: claimTurns },
+    gathering: { turns },
   });
   const settleLong = async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement, endedAt }) => waitLeft(settlement, endedAt));
@@ -139,7 +136,7 @@ export function createJobAttempts(
       return items;
     },
     long: settlingLong.submit,
-    gathering: { ...SETTLE_GATHERING, turns: settleTurns },
+    gathering: { ...SETTLE_GATHERING, turns },
   });
   const settlingKeyed = ordinaryFirst<LastSentAttempt, SettledItem | null>({
     async ordinary(sent) {
@@ -150,12 +147,13 @@ export function createJobAttempts(
       return items;
     },
     long: settlingWhole.submit,
-    gathering: { turns: settleTurns },
+    gathering: { turns },
   });
   const settle = (sent: SentAttempt) => {
+    const isKeyed = sent.settlement.isKeyed === true;
+    mixed.note(sent.projectNo, isKeyed ? "keyed" : "ordinary");
     if (sent.settlement.isPlain)
       return isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
-    const isKeyed = sent.settlement.isKeyed === true;
     return isKeyed && isLastSent(sent) ? settlingKeyed.submit(sent) : settlingWhole.submit(sent);
   };
 
@@ -191,6 +189,7 @@ export function createJobAttempts(
       secretsOf({ projectNo, environment }).catch(() => undefined);
       const runId = ids.next(RUN_PREFIX, clock.now());
       const claiming = isGated ? claimingGated : claimingOrdinary;
+      mixed.note(projectNo, isGated ? "keyed" : "ordinary");
       return await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
     },
     urlOf: ({ targetUrl }) => targetUrl,

@@ -29,7 +29,7 @@ export interface BatcherOptions<Item, Answer> {
   gatherMs?: number;
   /** How many items are enough: the next statement does not wait for more. At most `itemsMax`. */
   gatheredEnough?: number;
-  /** Statements of batchers with the same turns that need a lock in common run one after the other. */
+  /** Statements of batchers with the same turns that need a lock in common run one after the other. An item may need none: null. */
   turns?: { shared: Turns<unknown>; lockOf(item: Item): unknown };
   /** Owners of items take turns, item by item. If it is left out, items go in the order in which they came. */
   ownerOf?(item: Item): unknown;
@@ -108,7 +108,7 @@ function createQueue<Item, Answer>({
     while (waiting.length > 0 && underWay.size < IN_FLIGHT_MAX) {
       const count = countNext();
       const now = performance.now();
-      const locks = new Set(turns && waiting.slice(0, count).map(({ item }) => turns.lockOf(item)));
+      const locks = locksOf(count);
       const turnAt = turns?.shared.nextAt(locks) ?? now;
       const waitMs = Math.max(startsAt(count), turnAt) - now;
       if (waitMs > 0) {
@@ -124,6 +124,12 @@ function createQueue<Item, Answer>({
     if (waiting.length > 0 || underWay.size > 0) return;
     for (const resolve of drained) resolve();
     drained = [];
+  }
+
+  function locksOf(count: number): ReadonlySet<unknown> {
+    const locks = new Set<unknown>(turns && waiting.slice(0, count).map(({ item }) => turns.lockOf(item)));
+    locks.delete(null);
+    return locks;
   }
 
   /** When the next statement may begin if it takes `count` items. */
