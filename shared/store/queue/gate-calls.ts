@@ -46,7 +46,7 @@ const waitingIn = (region: number) =>
   `greatest(k.waiting[${region + 1}] + k.changes[${region + 1}] - (SELECT count(*) FROM called c WHERE c.place = k.place AND c.region = ${region} AND NOT c.holds), 0)`;
 
 const EMPTY = `
-WITH RECURSIVE ${takeCalls("gate NOT LIKE 'h%'", { gatesMax: GATES_MAX, isDear: "c.gate LIKE 'p%'" })}, gate AS MATERIALIZED (
+WITH RECURSIVE ${takeCalls("keys", { gatesMax: GATES_MAX, isDear: "c.gate LIKE 'p%'" })}, gate AS MATERIALIZED (
   SELECT g.place, g.in_use_change, g.calls_holders, g.changes, k.*
     FROM (SELECT project_no, environment, substr(gate, 2) AS flow_key, row_number() OVER (ORDER BY project_no, environment, substr(gate, 2)) AS place,
                  sum(in_use_change)::int AS in_use_change, bool_or(gate LIKE 'p%') AS calls_holders,

@@ -35,7 +35,7 @@ const HELD = "ARRAY (SELECT r.region FROM held_regions r)";
 const IS_SENT = `(o.region <> ALL (${WITHOUT_NODES}) AND (t.has_quota OR o.run_id IS NOT NULL))`;
 
 const EMPTY = `
-WITH RECURSIVE ${takeCalls("gate LIKE 'h%'", { gatesMax: HOSTS_MAX })}, host AS MATERIALIZED (
+WITH RECURSIVE ${takeCalls("hosts", { gatesMax: HOSTS_MAX })}, host AS MATERIALIZED (
   SELECT g.change, t.*
     FROM (SELECT project_no, environment, substr(gate, 2) AS host, sum(waiting_change)::int AS change
             FROM taken GROUP BY 1, 2, 3 ORDER BY 1, 2, 3) g

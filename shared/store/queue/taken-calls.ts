@@ -12,26 +12,30 @@ import type { OnCalled } from "./claim.ts";
 const PROJECTS_MAX = 20;
 const ROWS_MAX = 500;
 
+const IS_OF = { keys: "gate NOT LIKE 'h%'", hosts: "gate LIKE 'h%'" };
+
 /**
- * Takes rows that other nodes have not taken, as `taken`, of `gatesMax` gates at most. `isOf` tells which rows are meant, and is the
- * condition of an index of theirs. A gate for which `isDear` is true of a row is taken alone. $1 is the project behind which to begin.
- * It stands first, behind WITH RECURSIVE.
+ * Takes rows of flow keys or of hosts that other nodes have not taken, as `taken`, of `gatesMax` gates at most. A gate for which
+ * `isDear` is true of a row (c) is taken alone. $1 is the project behind which to begin. It stands first, behind WITH RECURSIVE.
+ *
+ * $2 is ROWS_MAX. If the number stood in the text, the planner would read all rows of a project and sort them, since it takes them for
+ * few.
  */
 export const takeCalls = (
-  isOf: string,
+  kind: keyof typeof IS_OF,
   { gatesMax, isDear = "false" }: { gatesMax: number; isDear?: string },
 ): string => `project AS (
-  (SELECT project_no AS no, 1 AS place FROM gate_calls WHERE ${isOf} AND project_no > $1 ORDER BY project_no LIMIT 1)
+  (SELECT project_no AS no, 1 AS place FROM gate_calls WHERE ${IS_OF[kind]} AND project_no > $1 ORDER BY project_no LIMIT 1)
    UNION ALL
   SELECT n.no, p.place + 1
     FROM project p
-   CROSS JOIN LATERAL (SELECT c.project_no AS no FROM gate_calls c WHERE ${isOf} AND c.project_no > p.no ORDER BY c.project_no LIMIT 1) n
+   CROSS JOIN LATERAL (SELECT c.project_no AS no FROM gate_calls c WHERE ${IS_OF[kind]} AND c.project_no > p.no ORDER BY c.project_no LIMIT 1) n
    WHERE p.place < ${PROJECTS_MAX}
 ), seen AS MATERIALIZED (
   SELECT c.id, c.project_no, c.environment, substr(c.gate, 2) AS name, ${isDear} AS is_dear
     FROM project p
    CROSS JOIN LATERAL (
-         SELECT * FROM gate_calls c WHERE ${isOf} AND c.project_no = p.no ORDER BY c.project_no, c.id LIMIT ${ROWS_MAX}) c
+         SELECT * FROM gate_calls c WHERE ${IS_OF[kind]} AND c.project_no = p.no ORDER BY c.project_no, c.id LIMIT $2) c
 ), chosen AS MATERIALIZED (
   SELECT ids
     FROM (SELECT ids, sum(weight) OVER (ORDER BY turn, ids[1]) AS total
@@ -50,7 +54,7 @@ export const takeCalls = (
 export const LEFT_CALLS = `(SELECT max(no) FILTER (WHERE place = ${PROJECTS_MAX}) FROM project) AS next_after,
        EXISTS (SELECT FROM taken)
        AND ((SELECT count(*) FROM seen) > (SELECT sum(cardinality(ids)) FROM chosen)
-            OR EXISTS (SELECT FROM seen GROUP BY project_no HAVING count(*) >= ${ROWS_MAX})) AS is_more_left`;
+            OR EXISTS (SELECT FROM seen GROUP BY project_no HAVING count(*) >= $2)) AS is_more_left`;
 
 interface EmptiedRow {
   next_after: ProjectNo | null;
@@ -58,22 +62,29 @@ interface EmptiedRow {
   called: CalledRow[] | null;
 }
 
-/** Runs such a statement until no rows are left but those that another node has taken. */
+/** Once this much time has passed, no further walk over the projects begins. A client may make rows faster than they are taken. */
+const EMPTYING_MS_MAX = 1_000;
+
+/**
+ * Runs such a statement, project by project, until no rows are left but those that another node has taken. If that takes long, it ends
+ * after a walk over all projects, so that calls of the other kind have their turn.
+ */
 export async function emptyCalls(
   db: Database,
   name: string,
   text: string,
   onCalled: OnCalled,
 ): Promise<void> {
+  const endBy = performance.now() + EMPTYING_MS_MAX;
   let isMoreLeft = false;
   for (let after: ProjectNo | null = 0; after !== null; ) {
-    const rows: EmptiedRow[] = await db.run<EmptiedRow>(name, text, [after]);
+    const rows: EmptiedRow[] = await db.run<EmptiedRow>(name, text, [after, ROWS_MAX]);
     for (const { called, is_more_left, next_after } of rows) {
       if (called !== null) onCalled(called.flatMap(readCalled));
       isMoreLeft ||= is_more_left;
       after = next_after;
     }
-    if (after !== null || !isMoreLeft) continue;
+    if (after !== null || !isMoreLeft || performance.now() > endBy) continue;
     after = 0;
     isMoreLeft = false;
   }
