@@ -10,27 +10,25 @@ const HOSTS_EVERY_MS = 5_000;
 
 /**
  * Calls the attempts that the gates of flow keys and hosts let start next, after changes that were made without the
- * locks of the gates. Every node looks; each row is taken by one node. What fails keeps nothing else from being done.
+ * locks of the gates. Every node looks; each row is taken by one node. A step that fails does not keep the
+ * next one from being taken.
  */
 export function createGateCalls({ db, bus }: Pick<Cell, "db" | "bus">) {
   const onCalled: OnCalled = (owed) => sendHints(bus, { owed, freed: [] });
   let hostsAt = performance.now();
-  async function lookNowAndThen(): Promise<void> {
-    if (performance.now() < hostsAt) return;
-    hostsAt = performance.now() + HOSTS_EVERY_MS;
-    await openLeftHosts(db);
-    await lookAtHosts(db);
-  }
   return {
     everyMs: EVERY_MS,
     async tick(): Promise<void> {
-      const ended = [
-        ...(await Promise.allSettled([lookNowAndThen()])),
-        ...(await Promise.allSettled([emptyGateCalls(db, onCalled)])),
-        ...(await Promise.allSettled([emptyHostCalls(db, onCalled)])),
+      const looksAtHosts = performance.now() >= hostsAt;
+      if (looksAtHosts) hostsAt = performance.now() + HOSTS_EVERY_MS;
+      const steps = [
+        ...(looksAtHosts ? [() => openLeftHosts(db), () => lookAtHosts(db)] : []),
+        () => emptyGateCalls(db, onCalled),
+        () => emptyHostCalls(db, onCalled),
       ];
-      const failed = ended.find((each) => each.status === "rejected");
-      if (failed !== undefined) throw failed.reason;
+      const errors: unknown[] = [];
+      for (const step of steps) await step().catch((error) => errors.push(error));
+      if (errors.length > 0) throw errors[0];
     },
   };
 }

@@ -187,7 +187,7 @@ export class AnswerReader {
   private keep(chunk: Buffer, from: number, to: number): void {
     const needed = this.keptBytes + to - from;
     if (needed > this.kept.length) {
-      // Most bodies come in one piece. Otherwise the buffer doubles, so that a body that comes byte by byte is not copied anew for each byte.
+      // Most bodies come in one piece. For others the buffer doubles, so that no body is copied anew for each of its bytes.
       const wanted = this.keptBytes === 0 ? needed : 2 * needed;
       const larger = Buffer.allocUnsafeSlow(Math.min(wanted, KEPT_BYTES_MAX));
       this.kept.copy(larger, 0, 0, this.keptBytes);

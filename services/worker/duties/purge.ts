@@ -42,8 +42,8 @@ const PURGES = [
 /**
  * Removes rows that are over at `now` (milliseconds since 1970): expired Idempotency-Keys, firings, timetables and deliveries
  * that the API no longer shows, the tags of runs, insights, bulk operations and the members that they leave, flow keys out of
- * use, the rows of hosts that are well, and dead nodes. Returns how many rows were removed, or looked at and kept. Throws the first error once
- * every purge has had its turn: a purge that fails each time keeps no other from removing its rows.
+ * use, the rows of hosts that are well, and dead nodes. Returns how many rows were removed, or looked at and kept. Throws the
+ * first error once every purge has had its turn: a purge that fails each time keeps no other from removing its rows.
  */
 export async function purgeExpired(db: Database, now: number): Promise<number> {
   let purgedCount = 0;

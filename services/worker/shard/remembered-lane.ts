@@ -30,10 +30,7 @@ export type Entry = OwedAttempt &
     calledFor: number | null;
   };
 
-/**
- * A lane is refilled no sooner than when so few are left of the last refill, since the next one brings those once more. They last until
- * it has come.
- */
+/** A lane is refilled once so few entries are left of its last refill. The next one reads them again, so more would cost more. */
 const REFILL_LEFT_MAX = 500;
 /** How many entries of one lane the wheel holds at most. */
 const TIMED_MAX = 2_000;
