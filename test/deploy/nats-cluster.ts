@@ -18,21 +18,23 @@ export interface NatsCluster {
 }
 
 const PASSWORD = "wheel";
-const READY_TIMEOUT_MS = 180_000;
+/** Servers that find together do so within seconds, also on a busy machine. */
+const READY_TIMEOUT_MS = 60_000;
 const LOOK_EVERY_MS = 50;
 const STARTS_MAX = 5;
 
 /**
  * Starts real servers on the loopback address, configured as the chart would do it from deploy/nats/values.yaml. On a
  * busy machine about one of fifty new clusters forms its JetStream without one of its servers (2.10.27), and from then
- * on places no stream with three copies. A new cluster replaces such a cluster.
+ * on places no stream with three copies. Now and then a new cluster elects no leader at all. A new cluster replaces such a
+ * cluster.
  */
 export async function startNatsCluster(): Promise<NatsCluster> {
   for (let start = 1; ; start++) {
     const { cluster, isComplete } = await startServers();
     if (isComplete) return cluster;
     await cluster.stop();
-    if (start === STARTS_MAX) throw new Error(`JetStream lacks a server:\n${cluster.log}`);
+    if (start === STARTS_MAX) throw new Error(`JetStream lacks a server or a leader:\n${cluster.log}`);
   }
 }
 
@@ -78,7 +80,7 @@ async function startServers(): Promise<{ cluster: NatsCluster; isComplete: boole
     return { server, ended };
   });
   const monitors = ports.map(({ monitor }) => `http://127.0.0.1:${monitor}`);
-  await untilHealthy(monitors, () => log);
+  const isHealthy = await becomeHealthy(monitors);
 
   const kill = async (number: number) => {
     servers[number]?.server.kill("SIGKILL");
@@ -97,7 +99,7 @@ async function startServers(): Promise<{ cluster: NatsCluster; isComplete: boole
       rmSync(folder, { recursive: true, force: true });
     },
   };
-  return { cluster, isComplete: (await readMetaSize(monitors)) === numbers.length };
+  return { cluster, isComplete: isHealthy && (await readMetaSize(monitors)) === numbers.length };
 }
 
 /** The number of servers that the leader of JetStream counts. */
@@ -110,8 +112,8 @@ async function readMetaSize(monitors: string[]): Promise<number> {
   return Math.max(...(await Promise.all(pages)));
 }
 
-/** Waits until all servers are healthy. A healthy server has found the others and a leader among them. */
-async function untilHealthy(monitors: string[], log: () => string): Promise<void> {
+/** Whether all servers become healthy in time. A healthy server has found the others and a leader among them. */
+async function becomeHealthy(monitors: string[]): Promise<boolean> {
   const giveUpAt = performance.now() + READY_TIMEOUT_MS;
   for (const monitor of monitors) {
     const isHealthy = () =>
@@ -120,8 +122,9 @@ async function untilHealthy(monitors: string[], log: () => string): Promise<void
         () => false,
       );
     while (!(await isHealthy())) {
-      if (performance.now() > giveUpAt) throw new Error(`the NATS servers did not find together:\n${log()}`);
+      if (performance.now() > giveUpAt) return false;
       await Bun.sleep(LOOK_EVERY_MS);
     }
   }
+  return true;
 }

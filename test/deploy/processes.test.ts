@@ -21,6 +21,8 @@ import { type NatsCluster, startNatsCluster } from "./nats-cluster.ts";
 setDefaultTimeout(200_000);
 
 const READY_TIMEOUT_MS = 180_000;
+/** A cluster may have to be replaced a few times (nats-cluster.ts). */
+const CLUSTER_TIMEOUT_MS = 400_000;
 /** A command tells of a job that is due within a minute, but not at once. */
 const COMMANDED_MS = 10_000;
 const LOOK_EVERY_MS = 20;
@@ -54,7 +56,7 @@ beforeAll(async () => {
   chmodSync(folder, 0o555);
   database = await createTestDatabase("deploy");
   nats = await startNatsCluster();
-});
+}, CLUSTER_TIMEOUT_MS);
 afterAll(async () => {
   for (const service of Object.values(running)) {
     service.kill();
