@@ -18,8 +18,9 @@ const IS_OF = { keys: "gate NOT LIKE 'h%'", hosts: "gate LIKE 'h%'" };
  * Takes rows of flow keys or of hosts that other nodes have not taken, as `taken`, of `gatesMax` gates at most. A gate for which
  * `isDear` is true of a row (c) is taken alone. $1 is the project behind which to begin. It stands first, behind WITH RECURSIVE.
  *
- * $2 is ROWS_MAX. If the number stood in the text, the planner would read all rows of a project and sort them, since it takes them for
- * few.
+ * The planner must take a project's first rows by the index over its project and id, whatever it knows of the table. So $2 is
+ * ROWS_MAX: if the number stood in the text, the planner could read all rows of a project and sort them. And the project is compared
+ * with an array: if it were compared with `p.no`, the planner could order by the id alone and read the rows of all projects.
  */
 export const takeCalls = (
   kind: keyof typeof IS_OF,
@@ -35,7 +36,7 @@ export const takeCalls = (
   SELECT c.id, c.project_no, c.environment, substr(c.gate, 2) AS name, ${isDear} AS is_dear
     FROM project p
    CROSS JOIN LATERAL (
-         SELECT * FROM gate_calls c WHERE ${IS_OF[kind]} AND c.project_no = p.no ORDER BY c.project_no, c.id LIMIT $2) c
+         SELECT * FROM gate_calls c WHERE ${IS_OF[kind]} AND c.project_no = ANY (ARRAY[p.no]) ORDER BY c.project_no, c.id LIMIT $2) c
 ), chosen AS MATERIALIZED (
   SELECT ids
     FROM (SELECT ids, sum(weight) OVER (ORDER BY turn, ids[1]) AS total
