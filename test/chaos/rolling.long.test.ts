@@ -8,12 +8,12 @@ setDefaultTimeout(900_000);
 
 /**
  * Earlier versions with older schemas, so that the migration changes a schema on which a version is at work: the newest
- * one before migration 0017 and the newest one before 0029. Workers of the first also hand over one shard a second,
+ * one before migration 0017 and the newest one before 0030. Workers of the first also hand over one shard a second,
  * while those of today offer their shards.
  */
 const VERSIONS_BEFORE = [
   "4dba7fbb23eb8f6ab4c3e07a137d3c262b1ed882",
-  "73ab89d8aa73d150ebcdcff108696e1ef105e098",
+  "a684205b2b2f3e27c2c6c781d9070b6aaa0c1b2a",
 ];
 const WORKERS = 3;
 /** The promise for a project whose shard moves from or to a worker of the first version (deploy/README.md). */
