@@ -86,7 +86,7 @@ async function deliverSome(
   };
   const common = { nodeId, ids, retries };
   const claimAndSend = createClaimAndSend(cell, {
-    jobs: createJobAttempts(cell, { ...common, secretsOf: createSigningSecrets(cell.db, seal), sender }),
+    jobs: createJobAttempts(cell, { ...common, secretsOf: createSigningSecrets(cell.db, seal).of, sender }),
     webhooks: createDeliveryAttempts(cell, { ...common, seal, sender: { ...sender, scale: 1 } }),
     inFlight: new InFlight(NODE_LIMITS),
     hosts: new RequestsPerHost(NODE_LIMITS),

@@ -3,35 +3,83 @@ import { randomBytes } from "node:crypto";
 import { createSeal } from "../../shared/platform/seal/seal.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { until } from "../../shared/store/test-support.ts";
-import { createSigningSecrets } from "./signing-secrets.ts";
+import { CACHED_MS, createSigningSecrets, REMEMBERED_MS } from "./signing-secrets.ts";
 
 const SCOPE = { projectNo: 1, environment: "production" } as const;
+const OTHER = { projectNo: 2, environment: "development" } as const;
 const seal = createSeal(randomBytes(32));
 
-/** Answers every question with a secret of its own: "secret 1", "secret 2", ... */
-function startAnswering() {
-  let count = 0;
-  const run = async () => [{ n: 1, sealed: seal.seal(`secret ${++count}`) }];
-  return { run } as unknown as Database;
+/** A node whose database has one secret for each scope, and counts the statements and the scopes that they read. */
+function startNode() {
+  const answering = { statements: 0, scopes: 0, sealed: seal.seal("secret 1"), fails: false };
+  const run = async (_name: string, _text: string, [projects]: [string]) => {
+    const count = projects.split(",").length;
+    answering.statements++;
+    answering.scopes += count;
+    if (answering.fails) throw new Error("no answer");
+    return Array.from({ length: count }, (_, index) => ({
+      n: index + 1,
+      sealed: Buffer.from(answering.sealed),
+    }));
+  };
+  let now = 0;
+  const secrets = createSigningSecrets({ run } as unknown as Database, seal, { steadyNow: () => now });
+  const pass = (ms: number) => {
+    now += ms;
+  };
+  return { answering, secrets, pass };
 }
 
-test("signing secrets are read once, until they are forgotten", async () => {
-  const secretsOf = createSigningSecrets(startAnswering(), seal);
-  expect(await secretsOf(SCOPE)).toEqual(["secret 1"]);
-  expect(await secretsOf(SCOPE)).toEqual(["secret 1"]);
-
-  const briefly = createSigningSecrets(startAnswering(), seal, 20);
-  await briefly(SCOPE);
-  await until(async () => (await briefly(SCOPE))[0] === "secret 2");
+test("signing secrets are read once while they are kept", async () => {
+  const { answering, secrets, pass } = startNode();
+  expect(await secrets.of(SCOPE)).toEqual(["secret 1"]);
+  pass(CACHED_MS - 1);
+  expect(await secrets.of(SCOPE)).toEqual(["secret 1"]);
+  expect(answering.statements).toBe(1);
 });
 
-test("signing secrets leave the memory although nobody asks for them again", async () => {
-  const secretsOf = createSigningSecrets(startAnswering(), seal, 20);
-  const kept = new WeakRef(await secretsOf(SCOPE));
+test("a secret that no refresh could read is used no longer", async () => {
+  const { answering, secrets, pass } = startNode();
+  await secrets.of(SCOPE);
+  pass(CACHED_MS - 1);
+  answering.fails = true;
+  await expect(secrets.refresh()).rejects.toThrow("no answer");
+  Object.assign(answering, { fails: false, sealed: seal.seal("secret 2") });
+  pass(1);
+  expect(await secrets.of(SCOPE)).toEqual(["secret 2"]);
+});
+
+test("a refresh reads all remembered secrets at once, and they are kept for as long again", async () => {
+  const { answering, secrets, pass } = startNode();
+  await Promise.all([secrets.of(SCOPE), secrets.of(OTHER)]);
+  expect(answering).toMatchObject({ statements: 1, scopes: 2 });
+  pass(CACHED_MS - 1);
+  await secrets.refresh();
+  expect(answering).toMatchObject({ statements: 2, scopes: 4 });
+  pass(CACHED_MS - 1);
+  expect(await secrets.of(SCOPE)).toEqual(["secret 1"]);
+  expect(await secrets.of(OTHER)).toEqual(["secret 1"]);
+  expect(answering.statements).toBe(2);
+});
+
+test("a secret that a refresh finds changed is used no longer", async () => {
+  const { answering, secrets } = startNode();
+  await secrets.of(SCOPE);
+  answering.sealed = seal.seal("secret 2");
+  await secrets.refresh();
+  expect(await secrets.of(SCOPE)).toEqual(["secret 2"]);
+});
+
+test("secrets leave the memory once nobody has asked for them for a while", async () => {
+  const { answering, secrets, pass } = startNode();
+  const kept = new WeakRef(await secrets.of(SCOPE));
+  pass(REMEMBERED_MS);
+  await secrets.of(OTHER);
+  await secrets.refresh();
+  // The refresh has read the other one alone.
+  expect(answering).toMatchObject({ statements: 3, scopes: 3 });
   await until(async () => {
     Bun.gc(true);
     return kept.deref() === undefined;
   });
-  // The cache itself is alive.
-  expect(await secretsOf(SCOPE)).toEqual(["secret 2"]);
 });

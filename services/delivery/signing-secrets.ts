@@ -4,33 +4,95 @@ import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
 
-/** Like every change of an operator, a rotation is in force on every node within 5 s. No secret is kept for longer. */
-const CACHED_MS = 4_000;
-const CACHED_MAX = 20_000;
+/** Like every change of an operator, a rotation is in force on every node within 5 s: no secret signs later after it was read. */
+export const CACHED_MS = 4_000;
+/** A refresh may be late by as much again. */
+const REFRESHED_EVERY_MS = 1_500;
+/** Secrets that were asked for within this time are refreshed, so that projects with few jobs need no statement for each. */
+export const REMEMBERED_MS = 30_000;
+const REMEMBERED_MAX = 20_000;
+const PER_STATEMENT_MAX = 1_000;
 
-/** Finds the signing secrets of an environment, the newest first. Scopes asked for together share a statement. */
+interface Scope {
+  projectNo: ProjectNo;
+  environment: Environment;
+}
+
+/** The secrets of a scope. Instants are those of `steadyNow`. */
+interface Remembered {
+  scope: Scope;
+  /** When the statement that read them was asked for. */
+  readAt: number;
+  usedAt: number;
+  sealed: Buffer[];
+  secrets: Promise<string[]>;
+}
+
+export interface SigningSecrets {
+  /** The signing secrets of an environment, the newest first. Scopes asked for together share a statement. */
+  of(scope: Scope): Promise<string[]>;
+  /** Reads the remembered secrets again, and forgets those that nobody has asked for of late. */
+  refresh(): Promise<void>;
+  everyMs: number;
+}
+
 export function createSigningSecrets(
   db: Database,
   seal: Seal,
-  cachedMs = CACHED_MS,
-): (scope: { projectNo: ProjectNo; environment: Environment }) => Promise<string[]> {
-  const loading = createBatcher({
-    run: (scopes: { projectNo: ProjectNo; environment: Environment }[]) => listSigningSecrets(db, scopes),
-    itemsMax: 1_000,
-  });
-  const cached = new Map<string, Promise<string[]>>();
-  return (scope) => {
-    const key = `${scope.projectNo} ${scope.environment}`;
-    const known = cached.get(key);
-    if (known !== undefined) return known;
-    if (cached.size >= CACHED_MAX) cached.clear();
-    const secrets = loading.submit(scope).then((sealed) => sealed.map((bytes) => seal.open(bytes)));
-    cached.set(key, secrets);
-    const forget = () => {
-      if (cached.get(key) === secrets) cached.delete(key);
+  { cachedMs = CACHED_MS, steadyNow = () => performance.now() } = {},
+): SigningSecrets {
+  const list = (scopes: Scope[]) => listSigningSecrets(db, scopes);
+  const loading = createBatcher({ run: list, itemsMax: PER_STATEMENT_MAX });
+  const remembered = new Map<string, Remembered>();
+
+  function load(key: string, scope: Scope, now: number): Remembered {
+    if (remembered.size >= REMEMBERED_MAX) remembered.clear();
+    const loaded: Remembered = {
+      ...{ scope, readAt: now, usedAt: now, sealed: [] },
+      secrets: loading.submit(scope).then((sealed) => {
+        loaded.sealed = sealed;
+        return sealed.map((bytes) => seal.open(bytes));
+      }),
     };
-    setTimeout(forget, cachedMs).unref();
-    secrets.catch(forget);
-    return secrets;
+    remembered.set(key, loaded);
+    loaded.secrets.catch(() => forget(key, loaded));
+    return loaded;
+  }
+
+  function forget(key: string, known: Remembered): void {
+    if (remembered.get(key) === known) remembered.delete(key);
+  }
+
+  /** An entry that has been loaded anew meanwhile is left as it is. */
+  function renew(key: string, known: Remembered, sealed: Buffer[], readAt: number): void {
+    if (remembered.get(key) !== known) return;
+    const isSame =
+      sealed.length === known.sealed.length && sealed.every((bytes, at) => known.sealed[at]?.equals(bytes));
+    // A secret that changed is read, and opened, when it is asked for.
+    if (isSame) known.readAt = readAt;
+    else remembered.delete(key);
+  }
+
+  return {
+    of(scope) {
+      const key = `${scope.projectNo} ${scope.environment}`;
+      const now = steadyNow();
+      const known = remembered.get(key);
+      if (known === undefined || now >= known.readAt + cachedMs) return load(key, scope, now).secrets;
+      known.usedAt = now;
+      return known.secrets;
+    },
+    async refresh() {
+      const now = steadyNow();
+      for (const [key, known] of remembered) if (now >= known.usedAt + REMEMBERED_MS) remembered.delete(key);
+      const entries = [...remembered];
+      for (let at = 0; at < entries.length; at += PER_STATEMENT_MAX) {
+        const some = entries.slice(at, at + PER_STATEMENT_MAX);
+        const askedAt = steadyNow();
+        const answers = await list(some.map(([, { scope }]) => scope));
+        for (const [index, [key, known]] of some.entries()) renew(key, known, answers[index] ?? [], askedAt);
+      }
+    },
+    everyMs: REFRESHED_EVERY_MS,
   };
 }

@@ -79,11 +79,12 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   const retries = createStoreRetries(log, () => inFlight.size);
   const common = { nodeId, ids, retries };
   const way = { outbound, clock, shutdown: shutdown.signal };
+  // Under a test clock a secret may expire with the next leap.
+  const secrets = createSigningSecrets(db, seal, clock.real && { cachedMs: 0 });
   const claimAndSend: ClaimAndSend = createClaimAndSend(cell, {
     jobs: createJobAttempts(cell, {
       ...common,
-      // Under a test clock a secret may expire with the next leap.
-      secretsOf: createSigningSecrets(db, seal, clock.real && 0),
+      secretsOf: secrets.of,
       sender: { ...way, timeoutMs: options.attemptTimeoutMs },
     }),
     webhooks: createDeliveryAttempts(cell, {
@@ -162,7 +163,8 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   const releasing = repeat("releases", releases.everyMs, releases.tick, log);
   const callingGates = repeat("gate-calls", gateCalls.everyMs, gateCalls.tick, log);
   const limiting = repeat("host-limits", HOST_LIMITS_EVERY_MS, readHostLimits, log);
-  const loops = [beating, sweeping, releasing, callingGates, limiting];
+  const refreshing = repeat("signing-secrets", secrets.everyMs, secrets.refresh, log);
+  const loops = [beating, sweeping, releasing, callingGates, limiting, refreshing];
 
   return {
     async stop() {
