@@ -6,6 +6,7 @@ import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { stopOwnServer } from "../support/postgres.ts";
 import {
   afresh,
+  FIGURE_NAMES,
   latenessOf,
   type Pair,
   ratiosOf,
@@ -214,7 +215,7 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
     `${turns.perSecond} jobs/s, half of them with another key than the one behind which others wait`,
   );
   printTable(
-    ["behind one key", "jobs", "late ms p50", "p99"],
+    ["behind one key", "jobs", ...FIGURE_NAMES],
     [...alike, nothing, many].flatMap((watched) =>
       KINDS.map((kind, place) => [watched.name, kind, ...latenessOf(watched, place)]),
     ),

@@ -4,6 +4,7 @@ import { shardOf } from "../../shared/domain/shard.ts";
 import { stopOwnServer } from "../support/postgres.ts";
 import {
   afresh,
+  FIGURE_NAMES,
   latenessOf,
   type Pair,
   ratiosOf,
@@ -68,7 +69,7 @@ async function main(): Promise<void> {
     }
   }
   console.log(`\n${turns.perSecond} jobs/s`);
-  printTable(["cell", "late ms p50", "p99"], rows);
+  printTable(["cell, late in ms", ...FIGURE_NAMES], rows);
 }
 
 async function startWatched(size: Size, stops: (() => unknown)[]): Promise<Watched> {

@@ -37,8 +37,24 @@ const LEAD_MS = 3_000;
 /** The least rate at which jobs are stored. It sets the due time, so that all are stored before they are due. */
 const STORED_PER_S = 4_000;
 const DRAWS = 400;
-/** The parts below which the told lateness lies. */
-const PARTS = [0.5, 0.99];
+type Lists = readonly (readonly number[])[];
+/**
+ * The figures of a kind's lateness. p99 over all jobs tells of each standstill. The machine causes most of them, and one standstill
+ * changes this p99 by half. The p99 of a turn, at the median of all turns, tells of what happens in most turns.
+ */
+const FIGURES: { name: string; of(turns: Lists): number }[] = [
+  { name: "p50", of: (turns) => partOf(turns.flat(), 0.5) },
+  { name: "p99", of: (turns) => partOf(turns.flat(), 0.99) },
+  {
+    name: "p99 of a turn",
+    of: (turns) =>
+      partOf(
+        turns.map((turn) => partOf(turn, 0.99)),
+        0.5,
+      ),
+  },
+];
+export const FIGURE_NAMES: string[] = FIGURES.map(({ name }) => name);
 
 /** Watches the two cells, and adds how late their jobs were. */
 export async function watchByTurns(pair: Pair, turns: Turns): Promise<void> {
@@ -85,33 +101,32 @@ export async function untilReceived(sink: Sink, count: number): Promise<void> {
   }
 }
 
-/** The lateness at each of PARTS, as text. */
+/** Each of FIGURES, in milliseconds, as text. */
 export const latenessOf = ({ late }: Watched, kind: number): string[] =>
-  PARTS.map((part) => partOf(late[kind] ?? [], part).toFixed(2));
+  FIGURES.map((figure) => figure.of(late[kind] ?? []).toFixed(2));
 
 /**
- * The second one's lateness at p50 and at p99, relative to the first one's. The range holds 95 of 100 ratios of as many turns
- * that are drawn from the measured ones (Efron's bootstrap, 1979).
+ * The second one's figures, relative to the first one's. The range holds 95 of 100 ratios of as many turns that are drawn from the
+ * measured ones (Efron's bootstrap, 1979).
  */
 export function ratiosOf([one, other]: Pair, kind: number): string {
   const [late, otherLate] = [one.late[kind] ?? [], other.late[kind] ?? []];
   const drawn = Array.from({ length: DRAWS }, () =>
     Array.from(late, () => Math.floor(Math.random() * late.length)),
   );
-  const [p50, p99] = PARTS.map((part) => {
+  return FIGURES.map(({ name, of }) => {
     const ratioOf = (places: readonly number[]) => {
-      const draw = (lists: readonly number[][]) => places.map((place) => lists[place] ?? []);
-      return partOf(draw(otherLate), part) / partOf(draw(late), part);
+      const draw = (turns: Lists) => places.map((place) => turns[place] ?? []);
+      return of(draw(otherLate)) / of(draw(late));
     };
     const ratios = drawn.map(ratioOf).toSorted((a, b) => a - b);
     const at = (share: number) => ratios[Math.floor(share * DRAWS)]?.toFixed(2);
-    return `${ratioOf([...late.keys()]).toFixed(3)} (${at(0.025)} to ${at(0.975)})`;
-  });
-  return `p50 ${p50} and p99 ${p99}`;
+    return `${name} ${ratioOf([...late.keys()]).toFixed(3)} (${at(0.025)} to ${at(0.975)})`;
+  }).join(", ");
 }
 
-/** The value below which this part of all values lies. */
-function partOf(lists: readonly number[][], part: number): number {
-  const sorted = Float64Array.from(lists.flat()).sort();
+/** The value below which this part of the values lies. */
+function partOf(values: readonly number[], part: number): number {
+  const sorted = Float64Array.from(values).sort();
   return sorted[Math.floor(part * sorted.length)] ?? Number.NaN;
 }
