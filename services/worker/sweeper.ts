@@ -5,13 +5,15 @@ import { shardName } from "./ownership.ts";
 import type { RememberedLane } from "./shard/remembered-lane.ts";
 import type { Shard } from "./shard/shard.ts";
 
+/** Attempts that come due meanwhile wait until the answer about so many lanes has been read. */
+const LANES_PER_STATEMENT_MAX = 200;
 /** More than the time between two sweeps, so that what a sweep finds is on the wheel before it is due. */
 const SWEEP_AHEAD_MS = 1_500;
 
 /**
  * Finds in Postgres the attempts of which no message told, and those that did not fit when a message told of them. It
- * asks two questions: what is in the lanes that the shards do not remember, and what comes next in those that they do.
- * Each is one statement for all shards of the process.
+ * asks two questions: what is in the lanes that the shards do not remember, in one statement for all shards of the process, and
+ * what comes next in those that they do, in a statement for each few hundred lanes.
  */
 export class Sweeper {
   private readonly low = new Map<RememberedLane, Shard>();
@@ -56,7 +58,14 @@ export class Sweeper {
     return this.ask(lanes);
   }
 
-  private async ask(lanes: { lane: RememberedLane; shard: Shard }[]): Promise<number> {
+  private async ask(lanes: readonly { lane: RememberedLane; shard: Shard }[]): Promise<number> {
+    let newsCount = 0;
+    for (let at = 0; at < lanes.length; at += LANES_PER_STATEMENT_MAX)
+      newsCount += await this.askSome(lanes.slice(at, at + LANES_PER_STATEMENT_MAX));
+    return newsCount;
+  }
+
+  private async askSome(lanes: readonly { lane: RememberedLane; shard: Shard }[]): Promise<number> {
     const wanted: { shard: Shard; asked: RefillLane }[] = [];
     for (const { lane, shard } of lanes) {
       const asked = lane.ask(this.clock.now());
