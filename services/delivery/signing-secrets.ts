@@ -11,7 +11,8 @@ const REFRESHED_EVERY_MS = 1_500;
 /** Secrets that were asked for within this time are refreshed, so that projects with few jobs need no statement for each. */
 export const REMEMBERED_MS = 30_000;
 const REMEMBERED_MAX = 20_000;
-const PER_STATEMENT_MAX = 1_000;
+/** Attempts wait until the answer about so many scopes has been read. */
+const PER_STATEMENT_MAX = 200;
 
 interface Scope {
   projectNo: ProjectNo;
