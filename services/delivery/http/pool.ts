@@ -2,7 +2,7 @@ import type { Connection, ConnectionEnd } from "./connection.ts";
 import { Habits } from "./habits.ts";
 
 /** An idle connection is watched for this long, which is less than servers usually keep one. */
-const WATCHED_MS = 1_600;
+const WATCHED_MS = 4_000;
 /** An idle connection may be used for this long while nothing is known of its host. */
 const USABLE_MS_MIN = 100;
 /**
@@ -12,7 +12,7 @@ const USABLE_MS_MIN = 100;
 const USABLE_PART = 0.5;
 /** No connection is kept for longer, so that requests follow a name that leads to another address now. */
 const AGE_MS_MAX = 60_000;
-/** The limit over all hosts. Beyond it a connection that becomes idle is closed. */
+/** The limit over all hosts. Beyond it the connection that has been idle for longest is closed. */
 const IDLE_CONNECTIONS_MAX = 4_096;
 
 /**
@@ -20,25 +20,32 @@ const IDLE_CONNECTIONS_MAX = 4_096;
  * host shows for how long it keeps connections before a request depends on it.
  */
 export class Pool {
-  size = 0;
   /** By origin. The connection that has been idle for longest comes first. */
   private readonly idle = new Map<string, Connection[]>();
+  /** Those of all origins, in the same order. */
+  private readonly all = new Set<Connection>();
   private readonly habits = new Habits();
   private sweptAt = 0;
   /** The event loop has looked at all sockets since this instant, so every close before the instant is known. */
   private sweptBeforeAt = 0;
 
+  get size(): number {
+    return this.all.size;
+  }
+
   /** Keeps a connection that has just become idle, or closes it. */
   keep(connection: Connection): void {
     const { origin, idleSince } = connection;
-    if (this.size >= IDLE_CONNECTIONS_MAX || this.usableUntil(connection, idleSince) <= idleSince) {
+    if (this.usableUntil(connection, idleSince) <= idleSince) {
       connection.close();
       return;
     }
+    const [longestIdle] = this.all;
+    if (this.size >= IDLE_CONNECTIONS_MAX) longestIdle?.close();
     const ofOrigin = this.idle.get(origin);
     if (ofOrigin === undefined) this.idle.set(origin, [connection]);
     else ofOrigin.push(connection);
-    this.size++;
+    this.all.add(connection);
   }
 
   /** Whether a connection to the origin may be used. */
@@ -90,7 +97,7 @@ export class Pool {
     const place = ofOrigin?.lastIndexOf(connection) ?? -1;
     if (ofOrigin === undefined || place < 0) return;
     ofOrigin.splice(place, 1);
-    this.size--;
+    this.all.delete(connection);
     if (ofOrigin.length === 0) this.idle.delete(connection.origin);
   }
 
