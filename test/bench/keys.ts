@@ -215,7 +215,7 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
     `${turns.perSecond} jobs/s, half of them with another key than the one behind which others wait`,
   );
   printTable(
-    ["behind one key", "jobs", ...FIGURE_NAMES],
+    ["behind one key, late in ms", "jobs", ...FIGURE_NAMES],
     [...alike, nothing, many].flatMap((watched) =>
       KINDS.map((kind, place) => [watched.name, kind, ...latenessOf(watched, place)]),
     ),
