@@ -38,7 +38,7 @@ test("signing secrets are read once while they are kept", async () => {
   expect(answering.statements).toBe(1);
 });
 
-test("a secret that no refresh could read is used no longer", async () => {
+test("a secret is read anew when it is 4 s old, also while refreshes fail", async () => {
   const { answering, secrets, pass } = startNode();
   await secrets.of(SCOPE);
   pass(CACHED_MS - 1);

@@ -4,14 +4,14 @@ import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
 
-/** Like every change of an operator, a rotation is in force on every node within 5 s: no secret signs later after it was read. */
+/** A secret signs for so long after it was read. So a rotation, like every change of an operator, is in force on every node within 5 s. */
 export const CACHED_MS = 4_000;
-/** A refresh may be late by as much again. */
+/** Two refreshes fall within CACHED_MS, so that one of them may fail. */
 const REFRESHED_EVERY_MS = 1_500;
 /** Secrets that were asked for within this time are refreshed, so that projects with few jobs need no statement for each. */
 export const REMEMBERED_MS = 30_000;
 const REMEMBERED_MAX = 20_000;
-/** Attempts wait until the answer about so many scopes has been read. */
+/** The node does nothing else while it reads an answer. So one answer is about no more scopes than this. */
 const PER_STATEMENT_MAX = 200;
 
 interface Scope {

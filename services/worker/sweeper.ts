@@ -5,15 +5,15 @@ import { shardName } from "./ownership.ts";
 import type { RememberedLane } from "./shard/remembered-lane.ts";
 import type { Shard } from "./shard/shard.ts";
 
-/** Attempts that come due meanwhile wait until the answer about so many lanes has been read. */
+/** The worker does nothing else while it reads an answer. So one answer is about no more lanes than this. */
 const LANES_PER_STATEMENT_MAX = 200;
 /** More than the time between two sweeps, so that what a sweep finds is on the wheel before it is due. */
 const SWEEP_AHEAD_MS = 1_500;
 
 /**
  * Finds in Postgres the attempts of which no message told, and those that did not fit when a message told of them. It
- * asks two questions: what is in the lanes that the shards do not remember, in one statement for all shards of the process, and
- * what comes next in those that they do, in a statement for each few hundred lanes.
+ * asks two questions. What is in the lanes that the shards do not remember is one statement for all shards of the process.
+ * What comes next in those that they remember is one statement for each LANES_PER_STATEMENT_MAX lanes.
  */
 export class Sweeper {
   private readonly low = new Map<RememberedLane, Shard>();

@@ -40,8 +40,7 @@ export class Pool {
       connection.close();
       return;
     }
-    const [longestIdle] = this.all;
-    if (this.size >= IDLE_CONNECTIONS_MAX) longestIdle?.close();
+    if (this.size >= IDLE_CONNECTIONS_MAX) this.all.values().next().value?.close();
     const ofOrigin = this.idle.get(origin);
     if (ofOrigin === undefined) this.idle.set(origin, [connection]);
     else ofOrigin.push(connection);
