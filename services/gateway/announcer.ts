@@ -28,7 +28,8 @@ export interface Announcer {
 
 /**
  * An attempt that may start needs no wheel and no lane. A delivery node is told of it, which saves the way through a worker, and
- * claims it like every other attempt. Workers are told of the other attempts, and of what no node has room for. If the node dies
+ * claims it like every other attempt. Workers are told of the other attempts, and of what no node has room for. If the claim is
+ * refused, since the permits are taken meanwhile or an operator holds the region, the node tells the worker. If the node dies
  * before its claim, the sweep finds the attempt.
  */
 export function createAnnouncer(

@@ -5,7 +5,9 @@ import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import type { OwedAttempt } from "../../shared/domain/owed.ts";
 import { REGIONS } from "../../shared/domain/scope.ts";
 import { shardOf } from "../../shared/domain/shard.ts";
+import { setRegionsHeld } from "../../shared/store/cell/holds.ts";
 import type { ProjectRow } from "../../shared/store/resources/projects.ts";
+import { testCause } from "../support/cause.ts";
 import { type Cell, SHARDS_PER_REGION, startCell } from "../support/cell.ts";
 import { startTarget, type Target } from "../support/target.ts";
 import { untilEnded } from "./support.ts";
@@ -108,4 +110,19 @@ test("a job that is not due yet is told to its shard", async () => {
   await until(() => hintedIds().length > 0);
   expect(hintedIds()).toEqual([id]);
   expect((await cell.job(project, id)).status).toBe("queued");
+});
+
+test("a job in a region that an operator holds is told to its shard, and sent once the region is resumed", async () => {
+  const target = startTarget();
+  const project = await cell.addProject();
+  await setRegionsHeld(cell.db, ["us-east"], true, testCause());
+  const id = await addDueJob(project, target);
+  tell(project, id);
+  await until(() => hintedIds().length > 0);
+  expect(hintedIds()).toEqual([id]);
+  expect(target.arrivals).toHaveLength(0);
+  await setRegionsHeld(cell.db, ["us-east"], false, testCause());
+  tell(project, id);
+  expect((await untilEnded(cell, project, id)).status).toBe("succeeded");
+  await target.stop();
 });

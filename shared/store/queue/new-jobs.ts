@@ -13,10 +13,11 @@ import { tagJobs } from "./job-tags.ts";
  */
 export const DUE_AT = "greatest(run_at, now())";
 
-/** Whether jobs may have tags, or flow keys. Statements for jobs without any leave out the parts for them. */
+/** Whether jobs may have tags, flow keys, or a schedule. Statements for jobs without any leave out the parts for them. */
 export interface WithTags {
   tags: boolean;
   flow?: boolean;
+  schedule?: boolean;
 }
 
 /** The columns of an open job that come from its flow. */
@@ -26,29 +27,34 @@ export const flowColumnsOf = (flow: string, dueAt: string): string =>
   `${flow} ->> 'key', 'k' || (${flow} ->> 'key'), CASE WHEN ${flow} IS NOT NULL THEN ${dueAt} END`;
 
 const COLUMNS =
-  "project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id, schedule_id";
+  "project_no, environment, region, target_url, payload, run_at, max_attempts, base_seconds, cap_seconds, key_no, request_id";
 
 /** The job, from rows like those of newJobs, and the attempt that it owes, from `job`. */
-function insertsOf(from: string, onConflict: string, { tags, flow = false }: WithTags) {
-  const also = `${tags ? ", tags" : ""}${flow ? ", flow" : ""}`;
-  const owes = tags ? ", tags" : "";
+function insertsOf(from: string, onConflict: string, { tags, flow = false, schedule = false }: WithTags) {
+  const owes = `${schedule ? ", schedule_id" : ""}${tags ? ", tags" : ""}`;
+  const also = `${owes}${flow ? ", flow" : ""}`;
   return {
     job: `INSERT INTO jobs (id, ${COLUMNS}, trace${also})
   SELECT id, ${COLUMNS}, decode(trace, 'hex')${also}
     FROM ${from} ${onConflict}
-  RETURNING project_no, environment, region, id, run_at, max_attempts, schedule_id${also}`,
-    owed: `INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed, schedule_id${owes}${flow ? `, ${FLOW_COLUMNS}` : ""})
-  SELECT project_no, environment, region, id, ${flow ? `CASE WHEN NOT ${IS_PARKED} THEN ${DUE_AT} END` : DUE_AT}, max_attempts, schedule_id${owes}${flow ? `, ${flowColumnsOf("flow", DUE_AT)}` : ""} FROM job`,
+  RETURNING project_no, environment, region, id, run_at, max_attempts${also}`,
+    owed: `INSERT INTO open_jobs (project_no, environment, region, job_id, due_at, attempts_allowed${owes}${flow ? `, ${FLOW_COLUMNS}` : ""})
+  SELECT project_no, environment, region, id, ${flow ? `CASE WHEN NOT ${IS_PARKED} THEN ${DUE_AT} END` : DUE_AT}, max_attempts${owes}${flow ? `, ${flowColumnsOf("flow", DUE_AT)}` : ""} FROM job`,
   };
 }
 
-function jobsOf(from: string, onConflict: string, { tags, flow = false }: WithTags): string {
-  const { job, owed } = insertsOf(from, onConflict, { tags, flow });
+function jobsOf(
+  from: string,
+  onConflict: string,
+  { tags, flow = false, schedule = false }: WithTags,
+): string {
+  const { job, owed } = insertsOf(from, onConflict, { tags, flow, schedule });
+  const named = `${flow ? "flow ->> 'key'" : "NULL::text"} AS flow_key${schedule ? "" : ", NULL::uuid AS schedule_id"}`;
   return `job AS (
   ${job}
 ), owed AS (
   ${owed}
-)${flow ? `, ${NOTE_FLOWS}` : ""}${tags ? `, ${tagJobs(`(SELECT *, ${flow ? "flow ->> 'key'" : "NULL::text"} AS flow_key FROM job) named_job`)}` : ""}`;
+)${flow ? `, ${NOTE_FLOWS}` : ""}${tags ? `, ${tagJobs(`(SELECT *, ${named} FROM job) named_job`)}` : ""}`;
 }
 
 /**
@@ -60,7 +66,7 @@ function jobsOf(from: string, onConflict: string, { tags, flow = false }: WithTa
 export const newJobs = (
   from: string,
   { hasDeliveries = "false", ...withTags }: WithTags & { hasDeliveries?: string },
-): string => `${jobsOf(from, "ON CONFLICT (project_no, environment, region, id) DO NOTHING", withTags)}, lane AS (
+): string => `${jobsOf(from, "ON CONFLICT (project_no, environment, region, id) DO NOTHING", { ...withTags, schedule: true })}, lane AS (
   INSERT INTO lanes AS l (project_no, region, environment, shard, has_deliveries)
   SELECT DISTINCT project_no, region, environment, new_shard, ${hasDeliveries}
     FROM ${from} AND new_shard IS NOT NULL
@@ -69,11 +75,14 @@ export const newJobs = (
    WHERE l.shard <> excluded.shard
 )`;
 
-/** The same for jobs whose lanes have their rows and whose ids are new: an id that exists already fails the statement. */
+/**
+ * The same for jobs of no schedule whose lanes have their rows and whose ids are new. An id that exists already fails the
+ * statement.
+ */
 export const newJobsOfKnownLanes = (from: string, withTags: WithTags): string => jobsOf(from, "", withTags);
 
 /**
- * A statement of its own that makes the one job of `from`, which has no tags and no flow, under the same terms. `from` may read
+ * A statement of its own that makes the one job of `from`, which has no tags, under the same terms. `from` may read
  * the CTE `before`, and `returning` may name columns of open_jobs.
  */
 export function newJobOfKnownLane(before: string, from: string, returning: string): string {

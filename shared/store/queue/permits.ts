@@ -100,16 +100,10 @@ export const CLAIMED_PERMITS = `ARRAY[${eachClass((code) => `count(*) FILTER (WH
                  (array_agg(class ORDER BY place DESC) FILTER (WHERE taken))[1] AS last_class`;
 
 /**
- * How many permits of a locked flow (f) are free for any class, in whatever order they ask; null if the flow is held, or if
- * some class was called and may still come.
+ * How many permits of a flow (f) are free for any class, in whatever order they ask; null if the flow is held, or if some class
+ * was called and may still come. Exact if the flow is locked, and a guess otherwise.
  */
 export const FREE_FOR_ANY = `CASE WHEN NOT f.held AND now() - interval '${CALLED_MS} ms' >= ALL (f.called_at) THEN ${FREE} END`;
-
-/**
- * How many permits of a flow (f) seem free, by a look without a lock; null as for FREE_FOR_ANY, and while an operator holds any
- * region.
- */
-export const SEEM_FREE = `CASE WHEN NOT EXISTS (SELECT FROM held_regions) THEN ${FREE_FOR_ANY} END`;
 
 const DEVELOPMENT_PLACE = `f.development_jobs + c.development, ${turnOf(0, "f.development_jobs")}`;
 const PRODUCTION_PLACE = `f.production_jobs + c.production, ${turnOf(1, "f.production_jobs")}`;

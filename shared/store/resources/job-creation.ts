@@ -10,7 +10,7 @@ import { traceHex } from "../database/traces.ts";
 import { giveFlows, IS_PARKED } from "../queue/given-flows.ts";
 import { COUNTED_MONTH, clearsIn, HAS_QUOTA } from "../queue/month.ts";
 import { DUE_AT, newJobs, type WithTags } from "../queue/new-jobs.ts";
-import { SEEM_FREE } from "../queue/permits.ts";
+import { FREE_FOR_ANY } from "../queue/permits.ts";
 import type { KeyCause } from "./audit.ts";
 import { type KeyToTake, ON_CONFLICT_TAKE_KEY } from "./idempotency.ts";
 import type { AskedJob } from "./jobs.ts";
@@ -33,7 +33,7 @@ export interface JobToCreate extends Omit<AskedJob, "tags" | "flow">, Placed<Sco
 export type Created =
   /**
    * The job was committed, and its first attempt is owed. `mayStart` tells whether the attempt is due, has no flow key, and its
-   * project seemed to have a permit for it, by a look without a lock.
+   * project seemed to have a permit for it, by a look without a lock. An operator may hold its region nevertheless.
    */
   | { kind: "created"; owed: Placed<OwedAttempt>[]; mayStart: boolean }
   /** The project's month has no run left, and ends in so many milliseconds. */
@@ -59,7 +59,8 @@ export async function createJobs(
   const lanes = jobs.map((job) => `${job.projectNo}/${job.region}/${job.environment}/${job.shard}`);
   const hasKeys = jobs.some((job) => job.key !== undefined);
   const hasFlows = jobs.some((job) => job.flow != null);
-  const isOrdinary = !hasKeys && !hasFlows && lanes.every((lane) => knownLanes.has(lane));
+  const isOfSchedule = jobs.some((job) => job.scheduleId !== undefined);
+  const isOrdinary = !hasKeys && !hasFlows && !isOfSchedule && lanes.every((lane) => knownLanes.has(lane));
   const createdAs = creationsOf();
   const [only] = jobs;
   if (isOrdinary && jobs.length === 1 && only !== undefined && only.tags == null) {
@@ -94,7 +95,8 @@ export async function createJobs(
     : tags === null
       ? []
       : [tags];
-  const values = [...columns, int2Column(newShards), ...keys, ...words];
+  const schedules = idColumn(jobs.map((job) => job.scheduleId ?? null));
+  const values = [...columns, schedules, int2Column(newShards), ...keys, ...words];
   const rows = await db.run<CreatedRow>(name, CREATE[name], values);
   return rows.map((row, index): Created => {
     if (row.key_taken) return { kind: "key_taken" };
@@ -123,7 +125,7 @@ function creationsOf() {
   };
 }
 
-/** The first 14 parameters of each statement. */
+/** The first 13 parameters of each statement. */
 function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null) {
   return [
     int4Column(jobs.map((job) => job.projectNo)),
@@ -138,7 +140,6 @@ function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null) {
     int4Column(jobs.map((job) => job.capSeconds)),
     int4Column(jobs.map((job) => job.cause?.keyNo ?? null)),
     idColumn(jobs.map(requestIdOf)),
-    idColumn(jobs.map((job) => job.scheduleId ?? null)),
     textColumn(jobs.map((job) => traceHex(job.trace ?? null))),
   ];
 }
@@ -156,7 +157,7 @@ function valuesOf(job: JobToCreate): unknown[] {
     ],
     ...[job.payload, new Date(job.runAt).toISOString(), job.maxAttempts, job.baseSeconds, job.capSeconds],
     ...[job.cause?.keyNo ?? null, requestId === null ? null : idToUuid(requestId)],
-    ...[job.scheduleId === undefined ? null : idToUuid(job.scheduleId), traceHex(job.trace ?? null)],
+    traceHex(job.trace ?? null),
   ];
 }
 
@@ -174,7 +175,7 @@ interface CreatedRow {
   /** Null for a job that was created. */
   clears_in_ms: number | null;
   due_at: number;
-  /** SEEM_FREE of its project. */
+  /** FREE_FOR_ANY of its project, by a look without a lock. */
   permits: number | null;
   /** Whether the job's flow key keeps the first attempt back. */
   is_parked?: boolean;
@@ -194,12 +195,12 @@ const JOB_EXISTS = `(SELECT true FROM jobs j WHERE j.project_no = i.project_no A
 const asked = (more: More, { tags, flow = false }: WithTags) => `
   SELECT i.*, ${tags ? "i.tag_list::text[] AS tags, " : ""}${flow ? `i.flow_text::json AS flow, NOT ${JOB_EXISTS} AS is_new, ` : ""}${COUNTED_MONTH} AS month, ${HAS_QUOTA}
               -- It was accepted before, although the quota has been used up since.
-              OR ${JOB_EXISTS} AS accepted, ${SEEM_FREE} AS permits
+              OR ${JOB_EXISTS} AS accepted, ${FREE_FOR_ANY} AS permits
     FROM unnest($1::int[], $2::smallint[], $3::smallint[], $4::uuid[], $5::text[], $6::text[], $7::timestamptz[],
-                $8::smallint[], $9::int[], $10::int[], $11::int[], $12::uuid[], $13::uuid[], $14::text[],
+                $8::smallint[], $9::int[], $10::int[], $11::int[], $12::uuid[], $13::text[], $14::uuid[],
                 $15::smallint[]${more.map(([parameter]) => `, ${parameter}`).join("")})
          WITH ORDINALITY AS i (project_no, environment, region, id, target_url, payload, run_at, max_attempts,
-                               base_seconds, cap_seconds, key_no, request_id, schedule_id, trace, new_shard${more.map(([, column]) => `, ${column}`).join("")}, n)
+                               base_seconds, cap_seconds, key_no, request_id, trace, schedule_id, new_shard${more.map(([, column]) => `, ${column}`).join("")}, n)
     JOIN flows f USING (project_no)`;
 
 const answer = ({ flow = false }: WithTags) =>

@@ -1,10 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import fc from "fast-check";
-import { keyCause, testCause } from "../../../test/support/cause.ts";
+import { keyCause } from "../../../test/support/cause.ts";
 import { createIdSource, JOB_PREFIX, REQUEST_PREFIX, retypeId, SCHEDULE_PREFIX } from "../../domain/ids.ts";
 import { ENVIRONMENTS, type ProjectNo, REGIONS } from "../../domain/scope.ts";
-import { setRegionsHeld } from "../cell/holds.ts";
 import type { Database } from "../database/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { type Created, createJobs, type JobToCreate } from "./job-creation.ts";
@@ -49,7 +48,8 @@ const wish = fc
     baseSeconds: fc.integer({ min: 1, max: 86_400 }),
     capSeconds: fc.integer({ min: 1, max: 86_400 }),
     cause: fc.constantFrom("none", "own", "other"),
-    scheduleId: fc.boolean(),
+    // A list with a job of a schedule goes the long way.
+    scheduleId: fc.constantFrom(...Array.from({ length: 30 }, (_, index) => index === 0)),
     trace: fc.option(
       fc.record({
         traceId: fc.uint8Array({ minLength: 16, maxLength: 16 }).map((bytes) => bytes.toHex()),
@@ -186,6 +186,7 @@ describe("the short way", () => {
       ["create_jobs_keyed"],
     ],
     ["a lane that may be new", { region: "us-west" as const }, ["create_jobs"]],
+    ["a schedule", { scheduleId: ids.next(SCHEDULE_PREFIX, Date.now()) }, ["create_jobs"]],
   ])("leaves jobs with %s to the long way", async (_, facts, statements) => {
     const project = await store.addProject();
     const ordinary = store.newJob(project);
@@ -229,9 +230,6 @@ test("as many due jobs without a flow key may start as their project has permits
   expect(await mayStart(jobsOf(), lanesOf(jobs))).toEqual(expected);
   expect(await mayStart([flowing, ...jobsOf()], lanesOf([]))).toEqual([false, ...expected]);
   expect(await mayStart([store.newJob(two, due)], lanesOf(jobs))).toEqual([true]);
-  await setRegionsHeld(store.db, ["eu-central"], true, testCause());
-  expect(await mayStart([store.newJob(two, due)], lanesOf(jobs))).toEqual([false]);
-  await setRegionsHeld(store.db, ["eu-central"], false, testCause());
   await store.query("UPDATE flows SET production_jobs = 2 WHERE project_no = $1", [two]);
   expect(await mayStart([store.newJob(two, due)], lanesOf(jobs))).toEqual([false]);
 });

@@ -3,17 +3,17 @@ import { type Column, int4Column } from "../database/columns.ts";
 import { type Database, epochMs, isTakenKey } from "../database/database.ts";
 import { HAS_QUOTA } from "../queue/month.ts";
 import { newJobOfKnownLane, newJobsOfKnownLanes, type WithTags } from "../queue/new-jobs.ts";
-import { SEEM_FREE } from "../queue/permits.ts";
+import { FREE_FOR_ANY } from "../queue/permits.ts";
 
 /**
- * The short way of createJobs (job-creation.ts). It takes jobs without an Idempotency-Key whose lanes have their rows. The
- * statement creates all of them if every project's month has runs left and no id exists already. Otherwise it creates none, and
- * the long way answers each of them.
+ * The short way of createJobs (job-creation.ts). It takes jobs that have no Idempotency-Key and no schedule, and whose lanes have
+ * their rows. The statement creates all of them if every project's month has runs left and no id exists already. Otherwise it
+ * creates none, and the long way answers each of them.
  *
  * The quota is read once for each project instead of for each job. Ids are not looked up before they are inserted, and the
- * answer is one row however many jobs there are.
+ * answer is one row for each project.
  *
- * `columns` are the first 14 parameters of the long way, and `tags` the jobs' tags, null if no job has any. Answers the
+ * `columns` are the first 13 parameters of the long way, and `tags` the jobs' tags, null if no job has any. Answers the
  * instant from which jobs that are due already are owed, in milliseconds since 1970, and how many permits of each project
  * seem free; null if no job was created.
  */
@@ -28,10 +28,10 @@ export async function createOrdinaryJobs(
     tags === null
       ? db.run<OrdinaryRow>("create_ordinary_jobs", CREATE_ORDINARY, values)
       : db.run<OrdinaryRow>("create_ordinary_jobs_tagged", CREATE_TAGGED, [...values, tags]);
-  const [row] = await created.catch(noneIfIdExists);
-  if (!row?.all_free) return null;
-  const { now, project_nos: numbers, permits } = row;
-  return { now, permitsOf: new Map(numbers.map((projectNo, index) => [projectNo, permits[index] ?? null])) };
+  const rows = await created.catch(noneIfIdExists);
+  const [first] = rows;
+  if (first === undefined || rows.length < projects.size) return null;
+  return { now: first.now, permitsOf: new Map(rows.map((row) => [row.project_no, row.permits])) };
 }
 
 /**
@@ -49,11 +49,11 @@ export async function createOrdinaryJob(
   return row === undefined ? null : { dueAt: row.due_at, permits: row.permits };
 }
 
+/** A project whose month has runs left. */
 interface OrdinaryRow {
-  all_free: boolean;
+  project_no: ProjectNo;
+  permits: number | null;
   now: number;
-  project_nos: number[];
-  permits: (number | null)[];
 }
 
 function noneIfIdExists(error: unknown): [] {
@@ -64,30 +64,29 @@ function noneIfIdExists(error: unknown): [] {
 // As items of a SELECT, arrays are taken apart in step. As a FROM item, each would first be written to a store of its own.
 const creationOf = (withTags: WithTags) => `
 WITH quota AS MATERIALIZED (
-  SELECT count(*) = cardinality($15::int[]) AS all_free, array_agg(f.project_no) AS project_nos, array_agg(${SEEM_FREE}) AS permits
-    FROM flows f WHERE f.project_no = ANY ($15::int[]) AND ${HAS_QUOTA}
+  SELECT f.project_no, ${FREE_FOR_ANY} AS permits FROM flows f WHERE f.project_no = ANY ($14::int[]) AND ${HAS_QUOTA}
 ), ${newJobsOfKnownLanes(
   `(
   SELECT unnest($1::int[]) AS project_no, unnest($2::smallint[]) AS environment, unnest($3::smallint[]) AS region,
          unnest($4::uuid[]) AS id, unnest($5::text[]) AS target_url, unnest($6::text[]) AS payload,
          unnest($7::timestamptz[]) AS run_at, unnest($8::smallint[]) AS max_attempts, unnest($9::int[]) AS base_seconds,
          unnest($10::int[]) AS cap_seconds, unnest($11::int[]) AS key_no, unnest($12::uuid[]) AS request_id,
-         unnest($13::uuid[]) AS schedule_id, unnest($14::text[]) AS trace${withTags.tags ? ", unnest($16::text[])::text[] AS tags" : ""}
-) item WHERE (SELECT all_free FROM quota)`,
+         unnest($13::text[]) AS trace${withTags.tags ? ", unnest($15::text[])::text[] AS tags" : ""}
+) item WHERE (SELECT count(*) = cardinality($14::int[]) FROM quota)`,
   withTags,
 )}
-SELECT all_free, ${epochMs("now()")} AS now, project_nos, permits FROM quota`;
+SELECT project_no, permits, ${epochMs("now()")} AS now FROM quota`;
 
 const CREATE_ORDINARY = creationOf({ tags: false });
 const CREATE_TAGGED = creationOf({ tags: true });
 const CREATE_ONE = newJobOfKnownLane(
   `flow AS MATERIALIZED (
-  SELECT f.project_no, ${HAS_QUOTA} AS has_quota, ${SEEM_FREE} AS permits FROM flows f WHERE f.project_no = $1
+  SELECT f.project_no, ${HAS_QUOTA} AS has_quota, ${FREE_FOR_ANY} AS permits FROM flows f WHERE f.project_no = $1
 )`,
   `(
   SELECT f.project_no, $2::smallint AS environment, $3::smallint AS region, $4::uuid AS id, $5::text AS target_url, $6::text AS payload,
          $7::timestamptz AS run_at, $8::smallint AS max_attempts, $9::int AS base_seconds, $10::int AS cap_seconds, $11::int AS key_no,
-         $12::uuid AS request_id, $13::uuid AS schedule_id, $14::text AS trace
+         $12::uuid AS request_id, $13::text AS trace
     FROM flow f WHERE f.has_quota
 ) item`,
   `${epochMs("due_at")} AS due_at, (SELECT permits FROM flow) AS permits`,

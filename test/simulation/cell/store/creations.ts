@@ -24,13 +24,18 @@ import { tagJob } from "./tags.ts";
 
 /** createJobs by its long way and by its short way (shared/store/resources/job-creation.ts, ordinary-creation.ts). */
 
-/** Reads the first 14 parameters of each statement. Tags and flows have one more parameter each where a job has any. */
-function readJobs(values: readonly unknown[], tagsOf?: unknown, flowsOf?: unknown): JobRow[] {
+/** Reads the first 13 parameters of each statement. Tags, flows and schedules have one more parameter each where a job may have any. */
+function readJobs(
+  values: readonly unknown[],
+  tagsOf?: unknown,
+  flowsOf?: unknown,
+  schedulesOf?: unknown,
+): JobRow[] {
   const projects = numbers(values[0]);
   const [environments, regions, ids] = [numbers(values[1]), numbers(values[2]), texts(values[3])];
   const [targetUrls, payloads, runAts] = [texts(values[4]), texts(values[5]), instants(values[6])];
   const [maxAttempts, bases, caps] = [numbers(values[7]), numbers(values[8]), numbers(values[9])];
-  const schedules = textsOrNull(values[12], ids.length);
+  const schedules = textsOrNull(schedulesOf ?? null, ids.length);
   const tags = textsOrNull(tagsOf ?? null, ids.length);
   const flows = textsOrNull(flowsOf ?? null, ids.length).map((text) => text && (JSON.parse(text) as Flow));
   return ids.map((id, index) => ({
@@ -90,12 +95,11 @@ export function hasQuota(tables: Tables, projectNo: number, now: Instant): boole
   return flow !== undefined && (runsLeft(flow, monthOf(now)) ?? 1) > 0;
 }
 
-/** SEEM_FREE. */
 const permitsOf = (tables: Tables, projectNo: number, now: Instant): number | null =>
-  tables.held_regions.size > 0 ? null : freeForAny(tables.flows.get(projectNo) as FlowRow, now);
+  freeForAny(tables.flows.get(projectNo) as FlowRow, now);
 
 export const createJobs: Statement = (tables, { now }, values) => {
-  const jobs = readJobs(values, values[15], values[16]);
+  const jobs = readJobs(values, values[15], values[16], values[13]);
   const newShards = numbersOrNull(values[14], jobs.length);
   const isThere = (job: JobRow) => rowAt(tables.jobs, job, job.id) !== undefined;
   const judged = jobs
@@ -123,15 +127,13 @@ export const createJobs: Statement = (tables, { now }, values) => {
 export class TakenKey extends Error {}
 
 export const createOrdinaryJobs: Statement = (tables, { now }, values) => {
-  const jobs = readJobs(values, values[15]);
-  const projects = numbers(values[14]);
-  const isFree = projects.every((no) => hasQuota(tables, no, now));
-  if (isFree) {
+  const jobs = readJobs(values, values[14]);
+  const projects = numbers(values[13]).filter((no) => hasQuota(tables, no, now));
+  if (projects.length === numbers(values[13]).length) {
     if (jobs.some(({ id }) => tables.jobs.has(id))) throw new TakenKey("jobs");
     for (const job of jobs) addJob(tables, job, now);
   }
-  const permits = projects.map((no) => permitsOf(tables, no, now));
-  return [{ all_free: isFree, now: toMs(now), project_nos: projects, permits }];
+  return projects.map((no) => ({ project_no: no, permits: permitsOf(tables, no, now), now: toMs(now) }));
 };
 
 export const createOrdinaryJob: Statement = (tables, { now }, values) => {
