@@ -85,9 +85,6 @@ export function completeRetryPolicy(partial: Partial<RetryPolicy>): RetryPolicy 
   return { maxAttempts: partial.maxAttempts ?? bounds.maxAttempts.default, baseSeconds, capSeconds };
 }
 
-const INSTANT_PATTERN =
-  /^(?<year>[0-9]{4})-(?<month>0[1-9]|1[0-2])-(?<day>0[1-9]|[12][0-9]|3[01])[Tt](?<hour>[01][0-9]|2[0-3]):(?<minute>[0-5][0-9])(?::(?<second>[0-5][0-9])(?:[.,](?<fraction>[0-9]{1,18}))?)?(?:[Zz]|(?<sign>[+-])(?<offsetHour>[01][0-9]|2[0-3])(?::?(?<offsetMinute>[0-5][0-9]))?)$/;
-
 /** Milliseconds since 1970. Throws run_at_in_past or invalid_request. Digits beyond the millisecond are dropped. */
 export function parseRunAt(text: string, now: number): number {
   const at = parseInstant(text);
@@ -108,19 +105,23 @@ export function parseRunAt(text: string, now: number): number {
   return at;
 }
 
+const INSTANT_PATTERN =
+  /^([0-9]{4})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[Tt]([01][0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9])(?:[.,]([0-9]{1,18}))?)?(?:[Zz]|([+-])([01][0-9]|2[0-3])(?::?([0-5][0-9]))?)$/;
+
 /** ISO 8601: extended format, a real calendar date, an offset (with or without a colon) or Z; null for anything else. */
 export function parseInstant(text: string): number | null {
-  const parts = INSTANT_PATTERN.exec(text)?.groups;
-  if (!parts) return null;
-  const { year = "", month = "", day = "", hour = "", minute = "", second = "00", fraction = "" } = parts;
-  const milliseconds = fraction.slice(0, 3).padEnd(3, "0");
-  const local = `${year}-${month}-${day}T${hour}:${minute}:${second}.${milliseconds}Z`;
-  const localAt = Date.parse(local);
-  // Some engines read February 30 as March 2: only a date that comes back as it went in is on the calendar.
-  if (Number.isNaN(localAt) || new Date(localAt).toISOString() !== local) return null;
-  const { sign = "+", offsetHour = "00", offsetMinute = "00" } = parts;
-  const offsetMs = (Number(offsetHour) * 60 + Number(offsetMinute)) * 60_000;
-  return sign === "-" ? localAt + offsetMs : localAt - offsetMs;
+  const parts = INSTANT_PATTERN.exec(text);
+  if (parts === null) return null;
+  const [, year, month, day, hour, minute, second = "0", fraction = ""] = parts;
+  const [sign, offsetHour = "0", offsetMinute = "0"] = parts.slice(8);
+  const date = new Date(0);
+  date.setUTCFullYear(Number(year), Number(month) - 1, Number(day));
+  // February 30 becomes March 2: only a date that keeps its day is on the calendar.
+  if (date.getUTCDate() !== Number(day)) return null;
+  const offset = Number(offsetHour) * 60 + Number(offsetMinute);
+  const minutes = Number(hour) * 60 + Number(minute) + (sign === "-" ? offset : -offset);
+  const milliseconds = Number(fraction.slice(0, 3).padEnd(3, "0"));
+  return date.getTime() + (minutes * 60 + Number(second)) * 1_000 + milliseconds;
 }
 
 export function isTerminal(status: JobStatus): status is TerminalStatus {
