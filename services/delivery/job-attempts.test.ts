@@ -66,7 +66,7 @@ test("the statement for flow keys claims and settles what is told to have one, a
   await jobs.settle({ ...sent, settlement: { ...settlement, isKeyed: granted.isKeyed } });
   expect(asked()).toEqual(["settle_keyed"]);
   expect((await jobs.claim(await oweJob(projectNo, {}))).kind).toBe("granted");
-  expect(asked()).toEqual(["signing secrets", "claim_ordinary"]);
+  expect(asked()).toEqual(["signing secrets", "claim_ordinary_one"]);
 });
 
 test("an attempt counts from when its claim was asked for, unless an earlier claim had begun it", async () => {

@@ -41,7 +41,7 @@ WITH flow AS MATERIALIZED (
 ), named AS MATERIALIZED (
   SELECT a.*, o.*
     FROM flow
-   CROSS JOIN ${CLAIMED_ITEMS}
+   CROSS JOIN ${CLAIMED_ITEMS} a
    CROSS JOIN LATERAL (
          SELECT o.project_no, o.flow_key, o.due_at, o.parked_due_at, o.gate, o.parked_host FROM open_jobs o
           WHERE o.project_no = flow.projects[a.place] AND o.environment = a.environment AND o.region = a.region AND o.job_id = a.job_id

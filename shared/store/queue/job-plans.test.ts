@@ -22,6 +22,7 @@ afterAll(() => store.stop());
 const WANTED: Record<string, string[]> = {
   claim: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
   claim_ordinary: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
+  claim_ordinary_one: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
   settle: ["flows_pkey", "open_jobs_pkey"],
   settle_whole: ["flows_pkey", "jobs_pkey", "open_jobs_pkey"],
   settle_ordinary: ["flows_pkey", "open_jobs_pkey"],
@@ -38,6 +39,7 @@ test("claims and settlements find each job by its key: in an empty queue, behind
     const claim = store.claimOf(project, claimed, { attempt: 9 });
     await claimAttempts(recorder.db, nodeId, [claim]);
     await claimOrdinary(recorder.db, nodeId, [claim]);
+    await claimOrdinary(recorder.db, nodeId, [claim, store.claimOf(project, started, { attempt: 9 })]);
     const settlement = settlementOf({ ...attempt, granted: { runId: store.newRunId() } });
     await settleAttempts(recorder.db, [{ ...settlement, isPlain: true }]);
     await settleAttempts(recorder.db, [settlement]);

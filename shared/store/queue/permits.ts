@@ -116,17 +116,22 @@ export const countByEnvironment = (rows: string): string => `(
               count(*) FILTER (WHERE environment = ${PRODUCTION}) AS production
          FROM ${rows} GROUP BY project_no) c`;
 
-/**
- * Assignments to a flow (f) with the effect of TAKE_PERMITS, if only jobs asked and all of them were granted: so many of each
- * environment (c: `development`, `production`), at least one.
- */
-export const TAKE_FREE_PERMITS = `development_jobs = f.development_jobs + c.development,
+const takeFreePermits = (lastClass: string) => `development_jobs = f.development_jobs + c.development,
          production_jobs = f.production_jobs + c.production,
          called_at = ARRAY[CASE WHEN c.development > 0 THEN '-infinity' ELSE f.called_at[1] END,
                            CASE WHEN c.production > 0 THEN '-infinity' ELSE f.called_at[2] END,
                            f.called_at[3], f.called_at[4]],
-         last_class = CASE WHEN c.production = 0 THEN 0 WHEN c.development = 0 THEN 1
-                           WHEN (${PRODUCTION_PLACE}) > (${DEVELOPMENT_PLACE}) THEN 1 ELSE 0 END`;
+         last_class = ${lastClass}`;
+
+/**
+ * Assignments to a flow (f) with the effect of TAKE_PERMITS, if only jobs asked and all of them were granted: so many of each
+ * environment (c: `development`, `production`), at least one.
+ */
+export const TAKE_FREE_PERMITS =
+  takeFreePermits(`CASE WHEN c.production = 0 THEN 0 WHEN c.development = 0 THEN 1
+                           WHEN (${PRODUCTION_PLACE}) > (${DEVELOPMENT_PLACE}) THEN 1 ELSE 0 END`);
+/** The same for one job. The classes of jobs are numbered by their environments. */
+export const TAKE_FREE_PERMIT = takeFreePermits("c.production");
 
 const IS_TOLD = eachClass(
   (code, place) =>

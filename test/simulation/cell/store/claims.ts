@@ -347,3 +347,7 @@ export const claimOrdinary: Statement = (tables, time, values) => {
   });
   return takeOrdinary(tables, time, Number(values[0]), found);
 };
+
+/** The same for one attempt, by parameters that are no lists. */
+export const claimOrdinaryOne: Statement = (tables, time, [nodeId, projectNo, ...item]) =>
+  claimOrdinary(tables, time, [nodeId, ...[projectNo, 1, 1, ...item].map((value) => [value])]);

@@ -1,6 +1,6 @@
 import * as bulks from "./bulks.ts";
 import * as byHand from "./by-hand.ts";
-import { claim, claimOrdinary } from "./claims.ts";
+import { claim, claimOrdinary, claimOrdinaryOne } from "./claims.ts";
 import { createJobs, createOrdinaryJob, createOrdinaryJobs } from "./creations.ts";
 import { changeWebhook, claimDeliveries, settleDeliveries } from "./deliveries.ts";
 import * as firings from "./firings.ts";
@@ -61,6 +61,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
 
   claim,
   claim_ordinary: claimOrdinary,
+  claim_ordinary_one: claimOrdinaryOne,
   claim_keyed: claimKeyed,
   claim_whole: claimWhole,
   find_watched_targets: hosts.findWatchedTargets,
