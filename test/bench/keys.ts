@@ -1,6 +1,5 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
-import { SQL } from "bun";
 import type { Flow } from "../../shared/domain/flow-key.ts";
 import type { ProjectNo } from "../../shared/domain/scope.ts";
 import { stopOwnServer } from "../support/postgres.ts";
@@ -19,6 +18,7 @@ import { storeJobs } from "./harness/jobs.ts";
 import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 import { type OwnCell, type Sink, startOwnCell } from "./harness/own-cell.ts";
 import { until } from "./harness/processes.ts";
+import { vacuumAndWrite } from "./harness/vacuum.ts";
 
 /**
  * What do flow keys cost, and what does a key with a long queue do to others? Jobs of many keys and as many jobs without a key are
@@ -205,11 +205,7 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
     flow: { key: "busy", concurrency: 1 },
   }));
   // Postgres does the work that all of this leaves to it before the first turn, in both cells alike.
-  for (const { databaseUrl } of [plain, busy]) {
-    const sql = new SQL(databaseUrl, { max: 1 });
-    for (const text of ["SET statement_timeout = 0", "VACUUM ANALYZE", "CHECKPOINT"]) await sql.unsafe(text);
-    await sql.close();
-  }
+  for (const { databaseUrl } of [plain, busy]) await vacuumAndWrite(databaseUrl);
   await watchByTurns([nothing, many], turns);
   console.log(
     `${turns.perSecond} jobs/s, half of them with another key than the one behind which others wait`,

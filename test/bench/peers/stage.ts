@@ -11,6 +11,7 @@ import { type Load, type LoadReport, RUN_AT } from "../harness/load.ts";
 import { beginUse, shareOf, type Watched } from "../harness/meter.ts";
 import { cpuUsOf, findServer, isOk, runProgram, spawnBound, until } from "../harness/processes.ts";
 import { type Counts, type Received, SINK, type SinkSettings } from "../harness/sink.ts";
+import { vacuumAndWrite } from "../harness/vacuum.ts";
 import type { Prepared, PrepareProduct, Wish } from "./products/product.ts";
 
 const CONNECTIONS = 64;
@@ -50,6 +51,8 @@ export interface Stage {
    * tables of ten pages, and a library whose plans depend on that pays several times as much for each job.
    */
   analyze(): Promise<unknown>;
+  /** Has Postgres do what storing has left to it, so that later measurements do not pay for that. */
+  vacuumAndWrite(): Promise<void>;
   beginReceiving(kept?: string): Promise<unknown>;
   counts(): Promise<Counts>;
   /** Resolves once so many jobs were received. Throws if there are more, or a body or a signature was wrong. */
@@ -147,6 +150,7 @@ async function compose(
       return answeredCount * size;
     },
     analyze: () => db.run("analyze", "ANALYZE", []),
+    vacuumAndWrite: () => vacuumAndWrite(database.url),
     beginReceiving: (kept = "") => fetch(`${sink}/begin?jobs&${kept}`),
     counts,
     async untilReceived(count) {

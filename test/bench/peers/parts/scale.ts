@@ -25,6 +25,7 @@ async function storeWaiting(stage: Stage, count: number): Promise<number> {
     if (wanted > 0) made += await stage.loadBatches({ count: wanted }, tomorrow());
     await stage.analyze();
   }
+  await stage.vacuumAndWrite();
   return made;
 }
 
