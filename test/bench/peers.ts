@@ -129,11 +129,11 @@ async function measureAll(wanted: Wanted, onMeasured: (soFar: Results) => void):
         await attempt({ part: name, product: "limit", round }, () => measureLimits(extent.seconds));
         continue;
       }
-      // Each round begins with another product, since the first product finds the machine as the round before left it.
-      for (const product of [...products.slice(round), ...products.slice(0, round)]) {
+      // Each round begins with another product and another point, since the first one finds the machine as the round before left it.
+      for (const product of turned(products, round)) {
         const prepare = PRODUCTS[product];
         if (prepare === undefined || (part.isOurs && !OURS.includes(product))) continue;
-        for (const { wish, measure } of part.points(extent)) {
+        for (const { wish, measure } of turned(part.points(extent), round)) {
           await attempt({ part: name, product, round }, async () => {
             const stage = await startStage({
               prepare,
@@ -151,6 +151,12 @@ async function measureAll(wanted: Wanted, onMeasured: (soFar: Results) => void):
     }
   }
   return results;
+}
+
+/** The list, begun at another of its items in each round. */
+function turned<Item>(list: readonly Item[], round: number): Item[] {
+  const first = round % list.length;
+  return [...list.slice(first), ...list.slice(0, first)];
 }
 
 function listNames(text: string, known: string[]): string[] {
