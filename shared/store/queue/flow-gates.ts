@@ -185,7 +185,7 @@ export const PASS_GATES = `put_off AS (
   RETURNING 1
 ), passed AS MATERIALIZED (
   SELECT flow_place, count(*) FILTER (WHERE taken) AS starts, count(*) FILTER (WHERE taken AND has_place IS NULL) AS places,
-         bool_or(kind = 'parked') AS parks,
+         bool_or(kind = 'parked') AS parks, bool_or(kind IN ('parked', 'put_off') AND gate IS DISTINCT FROM 'k' || flow_key) AS comes_back,
          ${byRegion((region) => `count(*) FILTER (WHERE kind = 'parked' AND has_place IS NULL AND region = ${region})`)} AS parked
     FROM verdict WHERE flow_place IS NOT NULL GROUP BY flow_place
 ), done AS MATERIALIZED (
@@ -202,8 +202,9 @@ export const PASS_GATES = `put_off AS (
    WHERE p.parks OR ${anyWaits} AND (k.free > ${HEADS} OR k.rate_count IS NOT NULL)
 ), noted AS (
   UPDATE flow_keys f
-     SET used_at = s.used_at, in_use = s.in_use, waiting = s.waiting, started_at = s.started_at, started = s.started
-    FROM (SELECT k.project_no, k.environment, k.flow_key, ${USED_AT} AS used_at, (k.in_use + p.places)::int AS in_use,
+     SET used_at = s.used_at, in_use = s.in_use, waiting = s.waiting, started_at = s.started_at, started = s.started,
+         queue_since = CASE WHEN s.comes_back THEN '-infinity' ELSE f.queue_since END
+    FROM (SELECT k.project_no, k.environment, k.flow_key, ${USED_AT} AS used_at, (k.in_use + p.places)::int AS in_use, p.comes_back,
                  ${waitingAfterCalls((region) => ` + p.parked[${region + 1}]`)} AS waiting,
                  ${startsWith("clock.at", "p.starts", "at")} AS started_at, ${startsWith("clock.at", "p.starts", "n")} AS started
             FROM passed p CROSS JOIN clock JOIN state k ON k.place = p.flow_place

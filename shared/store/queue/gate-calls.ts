@@ -96,7 +96,7 @@ WITH RECURSIVE ${takeCalls("keys", { gatesMax: GATES_MAX, isDear: "c.gate LIKE '
      AND EXISTS (SELECT FROM gate_heads(k.project_no, k.environment, 'p' || k.flow_key, ${HOLDERS_MAX}) h
                   GROUP BY h.region HAVING count(*) >= ${HOLDERS_MAX})
 ), noted AS (
-  UPDATE flow_keys f SET used_at = s.used_at, in_use = s.used, waiting = s.waiting
+  UPDATE flow_keys f SET used_at = s.used_at, in_use = s.used, waiting = s.waiting, queue_since = '-infinity'
     FROM (SELECT k.project_no, k.environment, k.flow_key, ${USED_AT} AS used_at, k.used, ARRAY[${REGIONS.map((_, region) => waitingIn(region)).join(", ")}] AS waiting
             FROM state k OFFSET 0) s
    WHERE ${sameKey("f", "s")}

@@ -61,6 +61,7 @@ const rarely = <T>(usual: T, rare: fc.Arbitrary<T>) =>
 const arbitraryKey = fc.record({
   concurrency: fc.constantFrom(null, 1, 2, 3, 40),
   elsewhere: fc.nat(2),
+  hasMark: fc.boolean(),
   paused: rarely(false, fc.constant(true)),
   rate: rarely<number | null>(null, fc.integer({ min: 1, max: 3 })),
 });
@@ -116,15 +117,17 @@ async function makeProject(
       store.claimOf(project, jobId, { region, attempt, runId: ids.next(RUN_PREFIX, Date.parse(STILL_AT)) }),
     );
   }
-  for (const [index, { concurrency, elsewhere, paused, rate }] of keys.entries())
+  for (const [index, { concurrency, elsewhere, hasMark, paused, rate }] of keys.entries())
     await store.query(
       `UPDATE flow_keys k
           SET concurrency = $3, paused = $5, rate_count = $6, rate_seconds = CASE WHEN $6::int IS NOT NULL THEN 3600 END,
+              queue_since = CASE WHEN $7 THEN (SELECT coalesce(min(o.parked_due_at), '-infinity') FROM open_jobs o
+                                                WHERE o.project_no = $1 AND o.gate = 'k' || $2) ELSE '-infinity' END,
               in_use = $4 + (SELECT count(*) FROM open_jobs o WHERE o.project_no = $1 AND o.flow_key = $2 AND o.has_place),
               waiting = ARRAY (SELECT (SELECT count(*) FROM open_jobs o WHERE o.project_no = $1 AND o.flow_key = $2 AND o.region = r AND o.due_at IS NULL)
                                  FROM generate_series(0, 3) AS r ORDER BY r)
         WHERE project_no = $1 AND flow_key = $2`,
-      [project, `key ${index}`, concurrency, elsewhere, paused, rate],
+      [project, `key ${index}`, concurrency, elsewhere, paused, rate, hasMark],
     );
   await store.query(
     "UPDATE flows SET concurrency = $2, subscriptions = $3, waiting = $4 WHERE project_no = $1",
@@ -143,7 +146,7 @@ async function rowsOf(project: ProjectNo, jobs: readonly Claim[]) {
       project,
     ]),
     keys: await store.query(
-      "SELECT to_jsonb(k) - '{project_no,used_at}'::text[] AS key FROM flow_keys k WHERE project_no = $1 ORDER BY flow_key",
+      "SELECT to_jsonb(k) - '{project_no,used_at,queue_since}'::text[] AS key FROM flow_keys k WHERE project_no = $1 ORDER BY flow_key",
       [project],
     ),
     open: await list(

@@ -92,6 +92,11 @@ const laneOf = ({ project_no, region, flow_class }: OwedRow): ParkedLane => ({
   environment: environmentOfClass(flowClassNamed(flow_class)),
 });
 
+/** A released attempt comes back to its flow key's queue, perhaps before the queue's low-water mark (claim-keyed.ts). */
+const COMES_BACK = `, came_back AS (
+  INSERT INTO gate_calls (project_no, environment, gate) SELECT DISTINCT project_no, environment, gate FROM released WHERE gate IS NOT NULL
+)`;
+
 // The attempts are due a microsecond apart, so that they keep their order.
 const released = ({ table, id, firstClass, isKeyed }: Owed) => `released AS (
   UPDATE ${table} o SET due_at = greatest(now(), p.parked_due_at) + p.place * interval '1 us'${table === "open_jobs" ? ", gate = CASE WHEN o.has_place IS NULL THEN 'k' || o.flow_key END" : ""}
@@ -99,7 +104,7 @@ const released = ({ table, id, firstClass, isKeyed }: Owed) => `released AS (
    WHERE o.project_no = ANY (ARRAY[p.project_no]) AND o.environment = p.environment AND o.region = p.region
      AND o.${id} = p.id
   RETURNING o.*
-)
+)${table === "open_jobs" ? COMES_BACK : ""}
 SELECT r.project_no, (r.environment + ${firstClass})::smallint AS flow_class, r.region, l.shard, r.${id} AS id, r.attempt,
        ${epochMs("r.due_at")} AS due_at, ${isKeyed("r")} AS is_keyed
   FROM released r

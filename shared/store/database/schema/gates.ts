@@ -47,6 +47,7 @@ export const flowKeys = pg.pgTable(
     waiting: wholeNumber("waiting").array().notNull().default(sql`'{0,0,0,0}'`),
     startedAt: instant("started_at").array().notNull().default(sql`'{}'`),
     started: pg.integer("started").array().notNull().default(sql`'{}'`),
+    queueSince: instant("queue_since").notNull().default(sql`'-infinity'`),
   },
   (table) => [
     pg.primaryKey({ columns: [table.projectNo, table.environment, table.flowKey] }),

@@ -51,7 +51,7 @@ function limitsGiven(key: FlowKeyRow, { concurrency, rate }: Given): Limits {
 const setLimits = (key: FlowKeyRow, { concurrency, rate_count, rate_seconds }: Limits) =>
   Object.assign(key, { concurrency, rate_count, rate_seconds });
 
-const callLater = (tables: Tables, scope: GateScope, gate: string) =>
+export const callLater = (tables: Tables, scope: GateScope, gate: string) =>
   tables.gate_calls.push({
     ...{ project_no: scope.project_no, environment: scope.environment, region: 0, gate },
     ...{ waiting_change: 0, in_use_change: 0 },

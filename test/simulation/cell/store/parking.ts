@@ -1,5 +1,5 @@
-import { leaveGate } from "./flow-keys.ts";
-import { gateOf } from "./gates.ts";
+import { callLater, leaveGate } from "./flow-keys.ts";
+import { flowKeyOf, gateOf } from "./gates.ts";
 import { type Instant, monthOf, numbers, texts } from "./parameters.ts";
 import { freeOf, runsLeft } from "./permits.ts";
 import { owedColumns } from "./sweeps.ts";
@@ -121,6 +121,9 @@ function makeDue(
     row.due_at = Math.max(now, row.parked_due_at ?? now) + order.indexOf(row) + 1;
     if (isJob(tables, row) && row.flow_key !== null && !row.has_place) row.gate = gateOf(row.flow_key);
   }
+  const back = picked.filter((row) => isJob(tables, row)).filter(({ gate }) => gate !== null);
+  for (const [first] of Map.groupBy(back, (row) => flowKeyOf(row, row.gate ?? "")).values())
+    if (first?.gate) callLater(tables, first, first.gate);
   return picked
     .toSorted((one, other) => (one.due_at ?? 0) - (other.due_at ?? 0))
     .map((row) => owedColumns(kind, tables.lanes.get(laneKey(row)) as LaneRow, row));

@@ -1,0 +1,31 @@
+-- The low-water mark of a flow key's queue: no attempt stands at the gate 'k' and the key that was due before it (claim-keyed.ts). Without it
+-- each claim would step over the index entries of all attempts that have started since the last vacuum.
+ALTER TABLE flow_keys ADD COLUMN IF NOT EXISTS queue_since timestamptz NOT NULL DEFAULT '-infinity';
+--> statement-breakpoint
+-- How many of the attempts that stand at an item's gate come before it in the order of due time and then id: at most `room` in each region,
+-- null for no `room`. It looks from `since` on, and at all of them while gate_calls has rows for keys of the project, since such a row may
+-- tell of an attempt that has come back to its queue. A volatile function reads what was committed before it is called, and who calls it has
+-- the locks of the gates.
+CREATE OR REPLACE FUNCTION count_before(projects integer[], environments smallint[], gates text[], due_ats timestamptz[], ids uuid[], rooms integer[],
+                                        sinces timestamptz[])
+RETURNS integer[] LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  RETURN ARRAY (
+    SELECT CASE WHEN i.room IS NULL THEN NULL WHEN i.room <= 0 THEN 0 ELSE (
+             SELECT count(*)::int
+               FROM unnest('{0,1,2,3}'::smallint[]) AS r (region)
+              CROSS JOIN LATERAL (
+                    SELECT FROM open_jobs o
+                     WHERE o.project_no = i.project_no AND o.environment = i.environment AND o.gate = i.gate AND o.region = r.region
+                       AND o.parked_due_at >= CASE WHEN i.project_no = ANY (called.nos) THEN '-infinity' ELSE i.since END
+                       AND (o.parked_due_at, o.job_id) < (i.due_at, i.id)
+                     ORDER BY o.parked_due_at, o.job_id
+                     LIMIT i.room) before) END
+      FROM (SELECT ARRAY (SELECT p.no FROM (SELECT DISTINCT unnest(projects) AS no) p
+                           WHERE EXISTS (SELECT FROM gate_calls c WHERE c.project_no = p.no AND c.gate NOT LIKE 'h%')) AS nos
+            OFFSET 0) called
+     CROSS JOIN unnest(projects, environments, gates, due_ats, ids, rooms, sinces)
+           WITH ORDINALITY AS i (project_no, environment, gate, due_at, id, room, since, n)
+     ORDER BY i.n);
+END
+$$;
