@@ -23,7 +23,6 @@ import {
 const HOME = 0;
 const FAILED_JOB = 1;
 const HOME_PLAN = "hobby";
-const COUNTING_MAX = 10;
 const OPEN_MAX = 100;
 const [COUNTING, COUNTED, WAITING, RUNNING, DONE, ABORTED] = (
   ["counting", "counted", "waiting", "running", "done", "aborted"] as const
@@ -88,7 +87,7 @@ export const listOpenBulks: Statement = (tables, _time, values) => {
           (one, other) =>
             Number(one.status !== RUNNING) - Number(other.status !== RUNNING) || byId(one, other),
         )
-        .slice(0, rows[0]?.status === COUNTING ? COUNTING_MAX : 1),
+        .slice(0, rows[0]?.status === COUNTING ? rows.length : 1),
     )
     .sort(byId)
     .map((row) => ({ ...row, plan: tables.projects.get(row.project_no)?.plan }));
