@@ -1,5 +1,6 @@
 -- The low-water mark of a flow key's queue: no attempt stands at the gate 'k' and the key that was due before it (claim-keyed.ts). Without it
--- each claim would step over the index entries of all attempts that have started since the last vacuum.
+-- each claim would step over the index entries of all attempts that have started since the last vacuum. While nodes of the release before run,
+-- an attempt that one of them lets come back to its queue may be overtaken by attempts of the key that were due after it.
 ALTER TABLE flow_keys ADD COLUMN IF NOT EXISTS queue_since timestamptz NOT NULL DEFAULT '-infinity';
 --> statement-breakpoint
 -- How many of the attempts that stand at an item's gate come before it in the order of due time and then id: at most `room` in each region,
