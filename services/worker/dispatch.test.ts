@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import type { Due } from "../../shared/bus/messages.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import { Dispatcher } from "./dispatch.ts";
-import type { Entry } from "./shard/remembered-lane.ts";
+import type { Entry } from "./shard/entry.ts";
 import { Shard } from "./shard/shard.ts";
 import { Timers } from "./shard/timers.ts";
 import { owedOf } from "./test-support.ts";

@@ -7,7 +7,7 @@ import { listHeldRegions } from "../../shared/store/cell/holds.ts";
 import type { HeldShard } from "../../shared/store/queue/shards.ts";
 import { Dispatcher } from "./dispatch.ts";
 import { shardName } from "./ownership.ts";
-import type { Entry } from "./shard/remembered-lane.ts";
+import type { Entry } from "./shard/entry.ts";
 import { Shard } from "./shard/shard.ts";
 import { Timers } from "./shard/timers.ts";
 import { Sweeper } from "./sweeper.ts";

@@ -2,13 +2,16 @@ import type { Clock } from "../../shared/platform/clock.ts";
 import type { Database } from "../../shared/store/database/database.ts";
 import { type Lane, type RefillLane, refillLanes, sweepShards } from "../../shared/store/queue/sweep.ts";
 import { shardName } from "./ownership.ts";
-import type { RememberedLane } from "./shard/remembered-lane.ts";
+import { type RememberedLane, SWEEP_AHEAD_MS } from "./shard/remembered-lane.ts";
 import type { Shard } from "./shard/shard.ts";
 
 /** The worker does nothing else while it reads an answer. So one answer is about no more lanes than this. */
 const LANES_PER_STATEMENT_MAX = 200;
-/** More than the time between two sweeps, so that what a sweep finds is on the wheel before it is due. */
-const SWEEP_AHEAD_MS = 1_500;
+/**
+ * About how many entries that are remembered already one sweep reads again, to find those of which no message told. If more are
+ * remembered, lanes take turns in it, and of the others a sweep reads what comes after the last look.
+ */
+const READ_AGAIN_MAX = 5_000;
 
 /**
  * Finds in Postgres the attempts of which no message told, and those that did not fit when a message told of them. It
@@ -17,6 +20,9 @@ const SWEEP_AHEAD_MS = 1_500;
  */
 export class Sweeper {
   private readonly low = new Map<RememberedLane, Shard>();
+  private sweepNo = 0;
+  /** The last sweep that read a lane's entries again. */
+  private readonly readIn = new WeakMap<RememberedLane, number>();
 
   constructor(
     private readonly db: Database,
@@ -28,10 +34,12 @@ export class Sweeper {
     const asked = shards.map((shard) => ({ ...shard.held, sinceAt: shard.sweepsFromAt }));
     if (asked.length === 0) return 0;
     const remembered = shards.flatMap((shard) => shard.rememberedLanes().map((lane) => ({ lane, shard })));
-    const names = remembered.map(({ lane }) => lane.name);
+    const lanes = remembered.map(({ lane }) => lane);
+    const names = lanes.map(({ name }) => name);
+    const readAgain = this.chooseReadAgain(lanes);
     const [swept, newsCount] = await Promise.all([
       sweepShards(this.db, asked, names, SWEEP_AHEAD_MS),
-      this.ask(remembered),
+      this.ask(remembered, (lane) => !readAgain.has(lane)),
     ]);
     const now = this.clock.now();
     const rowsOf = Map.groupBy(swept.rows, ({ region, shard }) => shardName({ region, shard }));
@@ -55,20 +63,41 @@ export class Sweeper {
   async refill(): Promise<number> {
     const lanes = [...this.low].map(([lane, shard]) => ({ lane, shard }));
     this.low.clear();
-    return this.ask(lanes);
+    return this.ask(lanes, () => false);
   }
 
-  private async ask(lanes: readonly { lane: RememberedLane; shard: Shard }[]): Promise<number> {
+  /** The lanes whose entries this sweep reads again: those that have waited longest for it first. */
+  private chooseReadAgain(lanes: readonly RememberedLane[]): ReadonlySet<RememberedLane> {
+    this.sweepNo++;
+    const readIn = (lane: RememberedLane) => this.readIn.get(lane) ?? 0;
+    const chosen = new Set<RememberedLane>();
+    let left = READ_AGAIN_MAX;
+    for (const lane of lanes.toSorted((one, other) => readIn(one) - readIn(other))) {
+      if (lane.size > left && chosen.size > 0) continue;
+      left -= lane.size;
+      chosen.add(lane);
+      this.readIn.set(lane, this.sweepNo);
+    }
+    return chosen;
+  }
+
+  private async ask(
+    lanes: readonly { lane: RememberedLane; shard: Shard }[],
+    mayBePart: (lane: RememberedLane) => boolean,
+  ): Promise<number> {
     let newsCount = 0;
     for (let at = 0; at < lanes.length; at += LANES_PER_STATEMENT_MAX)
-      newsCount += await this.askSome(lanes.slice(at, at + LANES_PER_STATEMENT_MAX));
+      newsCount += await this.askSome(lanes.slice(at, at + LANES_PER_STATEMENT_MAX), mayBePart);
     return newsCount;
   }
 
-  private async askSome(lanes: readonly { lane: RememberedLane; shard: Shard }[]): Promise<number> {
+  private async askSome(
+    lanes: readonly { lane: RememberedLane; shard: Shard }[],
+    mayBePart: (lane: RememberedLane) => boolean,
+  ): Promise<number> {
     const wanted: { shard: Shard; asked: RefillLane }[] = [];
     for (const { lane, shard } of lanes) {
-      const asked = lane.ask(this.clock.now());
+      const asked = lane.ask(this.clock.now(), mayBePart(lane));
       if (asked !== null) wanted.push({ shard, asked });
     }
     if (wanted.length === 0) return 0;

@@ -3,7 +3,8 @@ import type { FlowClass } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import type { WaitReason } from "../../shared/domain/wait.ts";
 import type { SweptRow } from "../../shared/store/queue/sweep.ts";
-import type { Entry, RememberedLane } from "./shard/remembered-lane.ts";
+import type { Entry } from "./shard/entry.ts";
+import type { RememberedLane } from "./shard/remembered-lane.ts";
 import { Shard } from "./shard/shard.ts";
 import { Timers } from "./shard/timers.ts";
 

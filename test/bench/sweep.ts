@@ -1,7 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { parseArgs } from "node:util";
 import pg from "pg";
-import type { Entry, RememberedLane } from "../../services/worker/shard/remembered-lane.ts";
+import type { Entry } from "../../services/worker/shard/entry.ts";
+import type { RememberedLane } from "../../services/worker/shard/remembered-lane.ts";
 import { Shard } from "../../services/worker/shard/shard.ts";
 import { Timers } from "../../services/worker/shard/timers.ts";
 import { Sweeper } from "../../services/worker/sweeper.ts";

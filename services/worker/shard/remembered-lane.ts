@@ -1,4 +1,3 @@
-import type { OwedAttempt } from "../../../shared/bus/messages.ts";
 import type { WaitReason } from "../../../shared/domain/wait.ts";
 import {
   LANE_ROOM_MIN,
@@ -9,26 +8,8 @@ import {
   type SweptRow,
 } from "../../../shared/store/queue/sweep.ts";
 import { Credits } from "./credits.ts";
-import type { Timed, Timers } from "./timers.ts";
-
-/** An owed attempt that the shard remembers: on the wheel, ready to be sent, or sent and not yet answered. */
-export type Entry = OwedAttempt &
-  Timed & {
-    /** Hears that the entry's timer has ended. */
-    shard: { comeDue(entry: Entry, now: number): void };
-    state: "timed" | "ready" | "sent";
-    /** When it was sent, by the shard's clock, and to which delivery node. */
-    sentAt: number;
-    sentTo: number;
-    /** When its timer ends, while it is timed. */
-    timedUntil: number;
-    /** Why it is timed although it is due: a delivery node has put it off. Null if none has. */
-    putOffFor: WaitReason | null;
-    /** When it is due in Postgres since a gate has put it off there. Null if none has. */
-    movedTo: number | null;
-    /** When it is due since a gate has called it, while the answer to it is still to come. Null if none has. */
-    calledFor: number | null;
-  };
+import { CLOCKS_DIFFER_MS, type Entry, isBefore, isInTheWay, owedAt } from "./entry.ts";
+import type { Timers } from "./timers.ts";
 
 /** A lane is refilled once so few entries are left of its last refill. The next one reads them again, so more would cost more. */
 const REFILL_LEFT_MAX = 500;
@@ -38,8 +19,8 @@ const TIMED_MAX = 2_000;
 const PUT_OFF_MAX = 1_000;
 /** A put-off entry is owed sooner only if it is due more than this before its timer: answers take some time. */
 const HASTENED_MS_MIN = 1_000;
-/** The worker's clock may be ahead of the database's by this much. An entry that is "early" by less was not put off. */
-const CLOCKS_DIFFER_MS = 100;
+/** How far ahead a look into Postgres reads: more than the time between two sweeps, so that what it finds is on the wheel before it is due. */
+export const SWEEP_AHEAD_MS = 1_500;
 
 /** A shard's memory of one lane: the next few owed attempts, oldest first, and how many of them may be sent. */
 export class RememberedLane {
@@ -56,6 +37,10 @@ export class RememberedLane {
   private refilledThroughAt = Number.NEGATIVE_INFINITY;
   /** How many of the entries that Postgres has due up to `refilledThroughAt` are left. */
   private refillLeft = 0;
+  /** If Postgres has no more, all that it had due up to this instant at the last look is among the entries, except what was lost since. */
+  private knownThroughAt = Number.NEGATIVE_INFINITY;
+  /** The earliest due time of what was lost since Postgres was last asked. */
+  private lostAt = Number.POSITIVE_INFINITY;
 
   private timedCount = 0;
   /**
@@ -251,6 +236,7 @@ export class RememberedLane {
   /** Postgres may owe something that is due from this instant on and that the lane does not remember. */
   lookFrom(at: number): void {
     this.sinceAt = Math.min(this.sinceAt, at);
+    this.lostAt = Math.min(this.lostAt, at);
   }
 
   /** Whether so little is left of the last refill that Postgres should be asked for more. */
@@ -263,11 +249,18 @@ export class RememberedLane {
     );
   }
 
-  /** The question that should be put to Postgres for the lane; null if it is not worth asking now. */
-  ask(now: number): RefillLane | null {
+  /**
+   * The question that should be put to Postgres for the lane; null if it is not worth asking now. `mayBePart`: if all is known that was
+   * due up to some instant, only what is due after it is asked for, and the known entries are not read again.
+   */
+  ask(now: number, mayBePart = false): RefillLane | null {
     if (this.blockedUntilAt > now || (this.hasMore && !this.wantsRefill(now))) return null;
+    const isPart =
+      mayBePart && !this.hasMore && this.knownThroughAt > this.sinceAt && this.lostAt > this.knownThroughAt;
     this.hasOverflowed = false;
-    return { ...this.name, sinceAt: this.sinceAt, room: this.room + this.putOffCount };
+    this.lostAt = Number.POSITIVE_INFINITY;
+    const sinceAt = isPart ? this.knownThroughAt : this.sinceAt;
+    return { ...this.name, sinceAt, room: this.room + this.putOffCount };
   }
 
   /** Postgres has answered with these rows, which are about to be added. The lane wants no refill until then. */
@@ -285,8 +278,11 @@ export class RememberedLane {
     // Entries are counted and not rows, some of which may be stale: a stale row adds no entry that could be forgotten
     // later, so that the count would stay too high.
     for (const entry of this.entries.values()) if (this.isOfRefill(entry)) this.refillLeft++;
+    const isPart = asked.sinceAt > this.sinceAt && asked.sinceAt === this.knownThroughAt;
     // An entry may have been lost while the refill was under way; then the next look begins where that one was due.
-    if (this.sinceAt < asked.sinceAt) return;
+    if (!isPart && this.sinceAt < asked.sinceAt) return;
+    this.knownThroughAt = sweptAt + SWEEP_AHEAD_MS;
+    if (isPart) return;
     const throughAt = Math.min(rows[0]?.dueAt ?? Number.POSITIVE_INFINITY, sweptAt - SWEEP_LAG_MS);
     this.sinceAt = Math.max(this.sinceAt, throughAt);
   }
@@ -325,14 +321,4 @@ export class RememberedLane {
     }
     return entry;
   }
-}
-
-/** When Postgres has the entry due, as far as is known. */
-const owedAt = ({ movedTo, dueAt }: Entry) => movedTo ?? dueAt;
-/** Whether a timed entry is due in Postgres while it waits. */
-const isInTheWay = (entry: Entry) => entry.timedUntil > owedAt(entry) + CLOCKS_DIFFER_MS;
-
-/** Entries are ordered by due instant, and those of one instant by their ids, the first made first. */
-function isBefore(one: Entry, other: Entry): boolean {
-  return one.dueAt === other.dueAt ? one.id < other.id : one.dueAt < other.dueAt;
 }

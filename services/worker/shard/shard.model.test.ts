@@ -5,7 +5,8 @@ import { FLOW_CLASSES } from "../../../shared/domain/flow-class.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
 import { Dispatcher } from "../dispatch.ts";
 import { newJobId, sweptOf } from "../test-support.ts";
-import type { Entry, RememberedLane } from "./remembered-lane.ts";
+import type { Entry } from "./entry.ts";
+import type { RememberedLane } from "./remembered-lane.ts";
 import { Shard } from "./shard.ts";
 import { Timers } from "./timers.ts";
 
@@ -42,6 +43,7 @@ class World {
   private low = new Set<RememberedLane>();
   private sweeping: (() => void) | null = null;
   private refills: (() => void)[] = [];
+  private askedCount = 0;
   private dispatcher = this.startDispatcher();
   private readonly timers = new Timers<Entry>(START);
   shard = this.startShard();
@@ -218,7 +220,8 @@ class World {
 
   private askFor(lanes: readonly RememberedLane[]): () => void {
     const shard = this.shard;
-    const asked = lanes.map((lane) => lane.ask(this.now)).filter((question) => question !== null);
+    const mayBePart = this.askedCount++ % 3 > 0;
+    const asked = lanes.map((lane) => lane.ask(this.now, mayBePart)).filter((question) => question !== null);
     const found = asked.map((question) => ({ question, rows: this.read(question) }));
     const sweptAt = this.now;
     return () => {

@@ -10,7 +10,8 @@ import { HORIZON_MS } from "../../../shared/domain/shard.ts";
 import type { WaitReason } from "../../../shared/domain/wait.ts";
 import type { HeldShard } from "../../../shared/store/queue/shards.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
-import { type Entry, RememberedLane } from "./remembered-lane.ts";
+import type { Entry } from "./entry.ts";
+import { RememberedLane } from "./remembered-lane.ts";
 import type { Timers } from "./timers.ts";
 import { blockReason, putOffReason } from "./wait-reasons.ts";
 
@@ -97,6 +98,7 @@ export class Shard {
     if (!isAskedFor && !lane.hasRoom(isDue)) {
       // The next sweeps find in time the attempts that are not due yet.
       if (isDue) lane.overflow();
+      else lane.lookFrom(dueAt);
       return false;
     }
     const entry: Entry = {

@@ -20,7 +20,7 @@ export interface SweepShard {
 }
 
 export interface RefillLane extends Lane {
-  /** The caller holds everything in the lane that is due before this instant. */
+  /** The caller holds everything in the lane that is due before this instant, as far as it knows. */
   sinceAt: number;
   /** The most rows that may come back. */
   room: number;

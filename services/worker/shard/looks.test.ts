@@ -1,0 +1,78 @@
+import { describe, expect, test } from "bun:test";
+import { SWEEP_LAG_MS } from "../../../shared/store/queue/sweep.ts";
+import { owedOf, startShard, sweptOf } from "../test-support.ts";
+import type { RememberedLane } from "./remembered-lane.ts";
+
+/** What a lane asks Postgres for, if it may leave out what it knows already. */
+
+const NOW = 1_000_000;
+/** More timed entries than a lane holds. */
+const TOO_MANY = 2_001;
+
+/** A shard with a lane that remembers one attempt of tomorrow. `look` asks for the lane and answers at once that it has these rows. */
+function startLane() {
+  const started = startShard(NOW);
+  const { shard, lane } = started;
+  shard.swept([], Number.NEGATIVE_INFINITY, NOW, NOW);
+  shard.learn(owedOf({ dueAt: NOW + 60_000 }), NOW);
+  const known = lane() as RememberedLane;
+  const ask = (now: number) => known.ask(now, true);
+  function look(now: number, rows: Parameters<typeof sweptOf>[0][] = []): number {
+    const question = ask(now);
+    if (question === null) throw new Error("nothing is asked for");
+    const swept = rows.map((row) => sweptOf(row, 500));
+    shard.refilled(question, swept, now, now);
+    return question.sinceAt;
+  }
+  return { ...started, known, ask, look };
+}
+
+describe("a lane of which all is known up to some instant", () => {
+  test("asks for what is due after it, and knows then what is due until a later one", () => {
+    const { look } = startLane();
+    expect(look(NOW)).toBe(NOW - SWEEP_LAG_MS);
+    expect(look(NOW + 1_000)).toBe(NOW + 1_500);
+    expect(look(NOW + 2_000)).toBe(NOW + 2_500);
+  });
+
+  test("still looks for everything when it is asked to", () => {
+    const { known, look } = startLane();
+    look(NOW);
+    for (let now = NOW + 1_000; now < NOW + 30_000; now += 1_000) look(now);
+    expect(known.ask(NOW + 30_000)?.sinceAt).toBeLessThan(NOW);
+  });
+});
+
+describe("a lane looks for everything", () => {
+  test("if an attempt of which it was told did not fit", () => {
+    const { shard, look } = startLane();
+    look(NOW);
+    for (let n = 0; n < TOO_MANY; n++) shard.learn(owedOf({ dueAt: NOW + 400 }), NOW);
+    expect(look(NOW)).toBeLessThan(NOW);
+    expect(look(NOW + 1_000)).toBe(NOW + 1_500);
+  });
+
+  test("if one did not fit while it looked", () => {
+    const { shard, ask, look } = startLane();
+    const question = ask(NOW);
+    for (let n = 0; n < TOO_MANY; n++) shard.learn(owedOf({ dueAt: NOW + 400 }), NOW);
+    if (question !== null) shard.refilled(question, [], NOW, NOW);
+    expect(look(NOW + 100)).toBeLessThan(NOW);
+  });
+
+  test("if it has more to send than it may hold", () => {
+    const { shard, known, send, answer, look } = startLane();
+    look(NOW);
+    for (let n = 0; n < 100; n++) shard.learn(owedOf({ dueAt: NOW }), NOW);
+    for (const entry of send(NOW)) answer(entry, { kind: "granted" }, NOW);
+    expect(known.wantsRefill(NOW)).toBe(true);
+    expect(look(NOW)).toBeLessThan(NOW);
+  });
+
+  test("but not for one that did not fit and is due later than the next look", () => {
+    const { shard, look } = startLane();
+    look(NOW);
+    for (let n = 0; n < TOO_MANY; n++) shard.learn(owedOf({ dueAt: NOW + 30_000 }), NOW);
+    expect(look(NOW + 1_000)).toBe(NOW + 1_500);
+  });
+});
