@@ -94,7 +94,8 @@ const laneOf = ({ project_no, region, flow_class }: OwedRow): ParkedLane => ({
 
 /** A released attempt comes back to its flow key's queue, perhaps before the queue's low-water mark (claim-keyed.ts). */
 const COMES_BACK = `, came_back AS (
-  INSERT INTO gate_calls (project_no, environment, gate) SELECT DISTINCT project_no, environment, gate FROM released WHERE gate IS NOT NULL
+  INSERT INTO gate_calls (project_no, environment, gate, comes_back)
+  SELECT DISTINCT project_no, environment, gate, true FROM released WHERE gate IS NOT NULL
 )`;
 
 // The attempts are due a microsecond apart, so that they keep their order.

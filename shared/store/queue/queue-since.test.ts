@@ -104,10 +104,12 @@ test("a claim reads no index entries of attempts that started before, which no v
   expect(await claim(project, [first])).toEqual([true]);
   const after = await pagesOf(second);
   expect(before).toBeGreaterThan(after + 50);
-  // While gate_calls has rows for the project's keys, a claim looks at all entries.
-  await store.query("INSERT INTO gate_calls (project_no, environment, gate) VALUES ($1, 1, 'kother')", [
-    project,
-  ]);
+  // While a call tells of an attempt of the project that has come back, a claim looks at all entries.
+  const call =
+    "INSERT INTO gate_calls (project_no, environment, gate, comes_back) VALUES ($1, 1, 'kother', $2)";
+  await store.query(call, [project, false]);
+  expect(await pagesOf(third)).toBeLessThan(after + 10);
+  await store.query(call, [project, true]);
   expect(await pagesOf(third)).toBeGreaterThan(after + 50);
   await snapshot.query("COMMIT");
 });

@@ -104,8 +104,10 @@ export const gateCalls = pg.pgTable(
     environment: pg.smallint("environment").notNull(),
     region: pg.smallint("region").notNull().default(0),
     gate: pg.text("gate").notNull(),
+    comesBack: pg.boolean("comes_back").notNull().default(false),
   },
   (table) => [
+    pg.index("gate_calls_of_returns").on(table.projectNo).where(sql`${table.comesBack}`),
     pg.index("gate_calls_of_keys").on(table.projectNo, table.id).where(sql`${table.gate} NOT LIKE 'h%'`),
     pg.index("gate_calls_of_hosts").on(table.projectNo, table.id).where(sql`${table.gate} LIKE 'h%'`),
   ],
