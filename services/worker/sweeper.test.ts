@@ -11,6 +11,7 @@ const NOW = 1_000_000;
 /** A Postgres that owes these attempts, and a sweeper that asks it. `asked` has the questions about remembered lanes, by statement. */
 function startSweeper(owed: readonly OwedAttempt[], clock = { now: NOW }) {
   const asked: { projectNo: number; sinceAt: number }[][] = [];
+  let isFailing = false;
   const run = async (name: string, _text: string, values: string[]) => {
     const sweptAt = { id: null, due_at: clock.now };
     if (name !== "refill") return [sweptAt];
@@ -23,6 +24,7 @@ function startSweeper(owed: readonly OwedAttempt[], clock = { now: NOW }) {
       return { projectNo: Number(projectNo), sinceAt, room: Number(rooms[index]) };
     });
     asked.push(questions);
+    if (isFailing) throw new Error("no answer");
     const found = questions.flatMap(({ projectNo, sinceAt, room }) =>
       owed
         .filter(
@@ -39,7 +41,10 @@ function startSweeper(owed: readonly OwedAttempt[], clock = { now: NOW }) {
   };
   const database = { run } as unknown as Database;
   const sweeper = new Sweeper(database, { now: () => clock.now, stop: () => undefined });
-  return { sweeper, asked, questions: () => asked.splice(0).flat() };
+  const fail = (now: boolean) => {
+    isFailing = now;
+  };
+  return { sweeper, asked, fail, questions: () => asked.splice(0).flat() };
 }
 
 test("a sweep asks about each remembered lane once, some hundred lanes in a statement", async () => {
@@ -72,9 +77,8 @@ test("if many entries are known, lanes take turns in having theirs read again; w
     expect(questions().filter(({ sinceAt }) => sinceAt < NOW)).toHaveLength(LANES);
   }
 
-  // The first looks have read the entries of the last lanes least recently.
-  const late = owedOf({ projectNo: 20, dueAt: NOW + 500 });
-  const next = owedOf({ projectNo: 20, dueAt: NOW + 1_900 });
+  const late = owedOf({ projectNo: LANES, dueAt: NOW + 500 });
+  const next = owedOf({ projectNo: LANES, dueAt: NOW + 1_900 });
   owed.push(late, next);
   const readAgain: number[] = [];
   const foundIn: Record<string, number> = {};
@@ -85,7 +89,7 @@ test("if many entries are known, lanes take turns in having theirs read again; w
     expect(whole.length * OF_EACH).toBeLessThanOrEqual(5_000);
     readAgain.push(...whole.map(({ projectNo }) => projectNo));
     for (const [name, { id }] of Object.entries({ late, next }))
-      if (lane(20)?.find(id) !== undefined) foundIn[name] ??= sweep;
+      if (lane(LANES)?.find(id) !== undefined) foundIn[name] ??= sweep;
   }
   expect(new Set(readAgain).size).toBe(LANES);
   expect(foundIn).toEqual({ next: 1, late: 3 });
@@ -111,4 +115,45 @@ test("a lane of which something was lost is read again at once, however many ent
   await sweeper.sweep([shard]);
   expect(questions().find(({ projectNo }) => projectNo === LANES)?.sinceAt).toBeLessThanOrEqual(NOW);
   expect(lane(LANES)?.find(lost.id)?.state).toBe("ready");
+});
+
+test("a lane whose question was not answered is read as a whole by the next sweep", async () => {
+  const clock = { now: NOW };
+  const { shard } = startShard(NOW);
+  const owed = Array.from({ length: 20 }, (_, n) =>
+    Array.from({ length: 400 }, () => owedOf({ projectNo: n + 1, dueAt: NOW + 1_000 })),
+  ).flat();
+  const { sweeper, questions, fail } = startSweeper(owed, clock);
+  for (const one of owed) shard.learn(one, NOW);
+  for (let look = 0; look < 3; look++) await sweeper.sweep([shard]);
+  questions();
+  await sweeper.sweep([shard]);
+  expect(questions().some(({ sinceAt }) => sinceAt > NOW)).toBe(true);
+  fail(true);
+  await expect(sweeper.sweep([shard])).rejects.toThrow("no answer");
+  fail(false);
+  questions();
+  await sweeper.sweep([shard]);
+  expect(questions().every(({ sinceAt }) => sinceAt < NOW)).toBe(true);
+});
+
+test("a lane that is blocked takes no turn", async () => {
+  const [LANES, BLOCKED, OF_EACH] = [30, 20, 400];
+  const clock = { now: NOW };
+  const { shard, lane } = startShard(NOW);
+  const owed = Array.from({ length: LANES }, (_, n) =>
+    Array.from({ length: OF_EACH }, () => owedOf({ projectNo: n + 1, dueAt: NOW + 1_000 })),
+  ).flat();
+  const { sweeper, questions } = startSweeper(owed, clock);
+  for (const one of owed) shard.learn(one, NOW);
+  for (let look = 0; look < 3; look++) await sweeper.sweep([shard]);
+  for (let projectNo = 1; projectNo <= BLOCKED; projectNo++) lane(projectNo)?.block(NOW + 60_000, null);
+  for (let look = 0; look < 3; look++) {
+    questions();
+    await sweeper.sweep([shard]);
+    const whole = questions().filter(({ sinceAt }) => sinceAt < NOW);
+    expect(whole.map(({ projectNo }) => projectNo)).toEqual(
+      Array.from({ length: LANES - BLOCKED }, (_, n) => BLOCKED + 1 + n),
+    );
+  }
 });

@@ -66,17 +66,18 @@ export class Sweeper {
     return this.ask(lanes, () => false);
   }
 
-  /** The lanes whose entries this sweep reads again: those that have waited longest for it first. */
+  /** The lanes whose entries this sweep may read again: those that have waited longest for it first. */
   private chooseReadAgain(lanes: readonly RememberedLane[]): ReadonlySet<RememberedLane> {
     this.sweepNo++;
+    const now = this.clock.now();
     const readIn = (lane: RememberedLane) => this.readIn.get(lane) ?? 0;
     const chosen = new Set<RememberedLane>();
     let left = READ_AGAIN_MAX;
     for (const lane of lanes.toSorted((one, other) => readIn(one) - readIn(other))) {
-      if (lane.size > left && chosen.size > 0) continue;
-      left -= lane.size;
+      const count = lane.readAgainCount;
+      if (count > left || !lane.isWorthAsking(now)) continue;
+      left -= count;
       chosen.add(lane);
-      this.readIn.set(lane, this.sweepNo);
     }
     return chosen;
   }
@@ -95,14 +96,18 @@ export class Sweeper {
     lanes: readonly { lane: RememberedLane; shard: Shard }[],
     mayBePart: (lane: RememberedLane) => boolean,
   ): Promise<number> {
-    const wanted: { shard: Shard; asked: RefillLane }[] = [];
+    const wanted: { lane: RememberedLane; shard: Shard; asked: RefillLane }[] = [];
     for (const { lane, shard } of lanes) {
       const asked = lane.ask(this.clock.now(), mayBePart(lane));
-      if (asked !== null) wanted.push({ shard, asked });
+      if (asked !== null) wanted.push({ lane, shard, asked });
     }
     if (wanted.length === 0) return 0;
     const questions = wanted.map(({ asked }) => asked);
-    const { rows, sweptAt } = await refillLanes(this.db, questions, SWEEP_AHEAD_MS);
+    const { rows, sweptAt } = await refillLanes(this.db, questions, SWEEP_AHEAD_MS).catch((error) => {
+      for (const { lane } of wanted) lane.failRefill();
+      throw error;
+    });
+    for (const { lane } of wanted) if (!mayBePart(lane)) this.readIn.set(lane, this.sweepNo);
     const rowsOf = Map.groupBy(rows, laneName);
     const now = this.clock.now();
     return wanted.reduce(

@@ -60,6 +60,28 @@ describe("a lane looks for everything", () => {
     expect(look(NOW + 100)).toBeLessThan(NOW);
   });
 
+  test("if a look failed before which something was lost", () => {
+    const { shard, known, ask, look } = startLane();
+    look(NOW);
+    for (let n = 0; n < TOO_MANY; n++) shard.learn(owedOf({ dueAt: NOW + 400 }), NOW);
+    ask(NOW);
+    known.failRefill();
+    expect(look(NOW + 100)).toBeLessThan(NOW);
+  });
+
+  test("if it has as much to send as it may hold", () => {
+    const { known, send, look } = startLane();
+    look(NOW);
+    // The first row tells the project's limit, by which a lane has room for 1,000.
+    const rows = Array.from({ length: 1_000 }, () => owedOf({ dueAt: NOW + 1_900 }));
+    expect(look(NOW + 1_000, rows.slice(0, 1))).toBe(NOW + 1_500);
+    expect(look(NOW + 1_100, rows.slice(1, 999))).toBe(NOW + 2_500);
+    expect(look(NOW + 1_200, rows.slice(999))).toBe(NOW + 2_600);
+    send(NOW + 2_000, 0);
+    expect(known.readyCount).toBe(1_000);
+    expect(look(NOW + 2_000)).toBeLessThan(NOW);
+  });
+
   test("if it has more to send than it may hold", () => {
     const { shard, known, send, answer, look } = startLane();
     look(NOW);
@@ -75,4 +97,45 @@ describe("a lane looks for everything", () => {
     for (let n = 0; n < TOO_MANY; n++) shard.learn(owedOf({ dueAt: NOW + 30_000 }), NOW);
     expect(look(NOW + 1_000)).toBe(NOW + 1_500);
   });
+});
+
+test("an answer that was overtaken by a later one does not hide that Postgres has more", () => {
+  const { shard, known, ask } = startLane();
+  const early = ask(NOW);
+  const late = ask(NOW + 100);
+  if (early === null || late === null) throw new Error("nothing is asked for");
+  const rows = Array.from({ length: late.room }, () => sweptOf(owedOf({ dueAt: NOW + 50 }), 500));
+  shard.refilled(late, rows, NOW + 100, NOW + 100);
+  expect(known.wantsRefill(NOW + 100)).toBe(true);
+  shard.refilled(early, [], NOW, NOW + 100);
+  expect(known.wantsRefill(NOW + 100)).toBe(true);
+  // A clock that was set back by more than a look takes does not make later answers seem old.
+  const next = known.ask(NOW - 60_000);
+  if (next === null) throw new Error("nothing is asked for");
+  shard.refilled(next, rows.slice(0, 1), NOW - 60_000, NOW - 60_000);
+  expect(known.wantsRefill(NOW - 60_000)).toBe(false);
+});
+
+test("an answer that was overtaken by a later one leaves what is known since", () => {
+  const { shard, ask } = startLane();
+  const early = ask(NOW);
+  const late = ask(NOW + 100);
+  if (early === null || late === null) throw new Error("nothing is asked for");
+  shard.refilled(late, [], NOW + 100, NOW + 100);
+  shard.refilled(early, [], NOW, NOW + 100);
+  expect(ask(NOW + 200)?.sinceAt).toBe(NOW + 1_600);
+});
+
+test("what a look reads again is what the last one has read, without what is due later", () => {
+  const { shard, known, look } = startLane();
+  for (let n = 0; n < 100; n++) shard.learn(owedOf({ dueAt: NOW + 30_000 }), NOW);
+  expect(known.readAgainCount).toBe(0);
+  const rows = Array.from({ length: 10 }, () => owedOf({ dueAt: NOW + 1_000 }));
+  look(NOW, rows);
+  expect(known.readAgainCount).toBe(10);
+  look(
+    NOW + 1_000,
+    rows.slice(0, 3).map((row) => ({ ...row, id: owedOf({ dueAt: NOW }).id })),
+  );
+  expect(known.readAgainCount).toBe(13);
 });

@@ -19,6 +19,8 @@ const TIMED_MAX = 2_000;
 const PUT_OFF_MAX = 1_000;
 /** A put-off entry is owed sooner only if it is due more than this before its timer: answers take some time. */
 const HASTENED_MS_MIN = 1_000;
+/** No look takes longer. An answer that seems to be older was given by a clock that was set back. */
+const LOOK_MS_MAX = 10_000;
 /** How far ahead a look into Postgres reads: more than the time between two sweeps, so that what it finds is on the wheel before it is due. */
 export const SWEEP_AHEAD_MS = 1_500;
 
@@ -41,6 +43,10 @@ export class RememberedLane {
   private knownThroughAt = Number.NEGATIVE_INFINITY;
   /** The earliest due time of what was lost since Postgres was last asked. */
   private lostAt = Number.POSITIVE_INFINITY;
+  /** Postgres' clock at the latest look that was answered. */
+  private lookedAt = Number.NEGATIVE_INFINITY;
+  /** How many rows the last look at everything, and the looks since, have brought. */
+  private readCount = 0;
 
   private timedCount = 0;
   /**
@@ -249,36 +255,54 @@ export class RememberedLane {
     );
   }
 
+  isWorthAsking(now: number): boolean {
+    return this.blockedUntilAt <= now && (!this.hasMore || this.wantsRefill(now));
+  }
+
+  /** About how many entries a look at everything would read again. */
+  get readAgainCount(): number {
+    return Math.min(this.readCount, this.entries.size);
+  }
+
+  /** A question was not answered: what was lost before it is still to be looked for. */
+  failRefill(): void {
+    this.knownThroughAt = Number.NEGATIVE_INFINITY;
+  }
+
   /**
    * The question that should be put to Postgres for the lane; null if it is not worth asking now. `mayBePart`: if all is known that was
    * due up to some instant, only what is due after it is asked for, and the known entries are not read again.
    */
   ask(now: number, mayBePart = false): RefillLane | null {
-    if (this.blockedUntilAt > now || (this.hasMore && !this.wantsRefill(now))) return null;
-    const isPart =
-      mayBePart && !this.hasMore && this.knownThroughAt > this.sinceAt && this.lostAt > this.knownThroughAt;
+    if (!this.isWorthAsking(now)) return null;
+    const isAllKnown =
+      !this.hasMore && this.knownThroughAt > this.sinceAt && this.lostAt > this.knownThroughAt;
+    const isPart = mayBePart && isAllKnown && this.readyCount < this.room;
     this.hasOverflowed = false;
     this.lostAt = Number.POSITIVE_INFINITY;
     const sinceAt = isPart ? this.knownThroughAt : this.sinceAt;
     return { ...this.name, sinceAt, room: this.room + this.putOffCount };
   }
 
-  /** Postgres has answered with these rows, which are about to be added. The lane wants no refill until then. */
-  beginRefill(rows: readonly SweptRow[]): void {
+  /** Postgres has answered with these rows. `keep` adds them, and the lane wants no refill until then. */
+  refill(asked: RefillLane, rows: readonly SweptRow[], sweptAt: number, keep: () => void): void {
     const [first] = rows;
     if (first !== undefined) this.room = laneRoom(first.concurrency);
+    const hadMore = this.hasMore;
     this.hasMore = false;
-  }
-
-  /** The rows that Postgres gave at `sweptAt` were added. */
-  endRefill(asked: RefillLane, rows: readonly SweptRow[], sweptAt: number): void {
-    this.hasMore = rows.length >= asked.room || this.hasOverflowed;
-    this.refilledThroughAt = rows.at(-1)?.dueAt ?? Number.NEGATIVE_INFINITY;
+    keep();
+    // Two looks may be under way at once. What the earlier one tells of the rest is out of date once the later one was answered.
+    const isOutdated = sweptAt < this.lookedAt && sweptAt > this.lookedAt - LOOK_MS_MAX;
+    this.hasMore = rows.length >= asked.room || this.hasOverflowed || (isOutdated && hadMore);
+    if (!isOutdated) this.refilledThroughAt = rows.at(-1)?.dueAt ?? Number.NEGATIVE_INFINITY;
     this.refillLeft = 0;
     // Entries are counted and not rows, some of which may be stale: a stale row adds no entry that could be forgotten
     // later, so that the count would stay too high.
     for (const entry of this.entries.values()) if (this.isOfRefill(entry)) this.refillLeft++;
+    if (isOutdated) return;
+    this.lookedAt = sweptAt;
     const isPart = asked.sinceAt > this.sinceAt && asked.sinceAt === this.knownThroughAt;
+    this.readCount = rows.length + (isPart ? this.readCount : 0);
     // An entry may have been lost while the refill was under way; then the next look begins where that one was due.
     if (!isPart && this.sinceAt < asked.sinceAt) return;
     this.knownThroughAt = sweptAt + SWEEP_AHEAD_MS;

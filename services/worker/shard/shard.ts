@@ -270,11 +270,11 @@ export class Shard {
     // The shard was lost meanwhile. Entries would stay on the wheel of the others, and their lane would ask again.
     if (this.hasEnded) return 0;
     const lane = this.lane(asked.projectNo, asked.flowClass);
-    lane.beginRefill(rows);
     let newsCount = 0;
-    // All rows are kept, however full commands have made the lane: they are older, and were asked for.
-    for (const row of rows) if (this.keep(row, now, true)) newsCount++;
-    lane.endRefill(asked, rows, sweptAt);
+    lane.refill(asked, rows, sweptAt, () => {
+      // All rows are kept, however full commands have made the lane: they are older, and were asked for.
+      for (const row of rows) if (this.keep(row, now, true)) newsCount++;
+    });
     this.announce(lane, now);
     return newsCount;
   }
