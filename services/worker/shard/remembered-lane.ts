@@ -255,6 +255,7 @@ export class RememberedLane {
     );
   }
 
+  /** Whether `ask` would answer with a question at this instant. */
   isWorthAsking(now: number): boolean {
     return this.blockedUntilAt <= now && (!this.hasMore || this.wantsRefill(now));
   }

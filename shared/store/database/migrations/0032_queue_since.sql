@@ -12,8 +12,8 @@ DROP INDEX CONCURRENTLY IF EXISTS gate_calls_of_returns;
 CREATE INDEX CONCURRENTLY gate_calls_of_returns ON gate_calls (project_no) WHERE comes_back;
 --> statement-breakpoint
 -- How many of the attempts that stand at an item's gate come before it in the order of due time and then id: at most `room` in each region,
--- null for no `room`. It looks from `since` on, and at all of them while a call tells of an attempt of the project that has come back. A volatile function reads what was committed before it is called, and who calls it has
--- the locks of the gates.
+-- null for no `room`. It looks from `since` on, and at all of them while a call tells of an attempt of the project that has come back. A
+-- volatile function reads what was committed before it is called, and who calls it has the locks of the gates.
 CREATE OR REPLACE FUNCTION count_before(projects integer[], environments smallint[], gates text[], due_ats timestamptz[], ids uuid[], rooms integer[],
                                         sinces timestamptz[])
 RETURNS integer[] LANGUAGE plpgsql VOLATILE AS $$
