@@ -23,14 +23,19 @@ export function printResults(results: Results): void {
   for (const fault of faults) console.log(`\nnot measured: ${fault}`);
 }
 
-/** The figures come first, then the CPU a job of the whole product and of each process. */
+/**
+ * The figures come first, then the CPU a job of the whole product and of each process. A busy neighbour of the machine slows
+ * the product, the load generator and the sink alike, so the CPU is also told in units of theirs.
+ */
 const KINDS: ((sample: Sample) => Record<string, number>)[] = [
   ({ figures }) => figures,
   ({ cpuUs: { all, ...each } }) => (all === undefined ? each : { all, ...each }),
+  ({ cpuUs: { all }, apartUs: { load = 0, sink = 0 } }): Record<string, number> =>
+    all === undefined || load + sink === 0 ? {} : { "CPU a job / load and sink": all / (load + sink) },
   ({ apartUs }) => apartUs,
   ({ othersCores }) => ({ "cores that others used": othersCores }),
 ];
-const PREFIXES = ["", "CPU a job, µs: ", "beside it, µs: ", ""];
+const PREFIXES = ["", "CPU a job, µs: ", "", "beside it, µs: ", ""];
 
 function rowsOf(products: string[], samples: Sample[]): string[][] {
   return KINDS.flatMap((figuresOf, kind) => {
