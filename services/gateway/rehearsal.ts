@@ -8,10 +8,11 @@ const JOB = {
   payload: { rehearsal: "x".repeat(100) },
   region: "us-east",
 };
-/** Both are asked by turns, since one job alone has another statement than several. */
+/** All are asked by turns: one job alone, several that are uniform, and several that are not have a statement each. */
 const ASKED = [
   ["/v2/jobs", JSON.stringify(JOB)],
   ["/v2/jobs/batch", JSON.stringify({ jobs: [JOB, JOB] })],
+  ["/v2/jobs/batch", JSON.stringify({ jobs: [JOB, { ...JOB, retry_policy: { max_attempts: 2 } }] })],
 ] as const;
 
 /**

@@ -98,8 +98,8 @@ test("a warm-up runs the hot statements and leaves no row, no message and no met
   const countHot = (begin: string) => statements.filter((name) => name.startsWith(begin)).length;
   // On each of two connections delivery takes 30 steps, and the gateway answers 40 requests.
   expect(countHot("create_")).toBe(2 * (30 + 40));
-  expect(new Set(statements)).toContain("create_ordinary_job");
-  expect(new Set(statements)).toContain("create_ordinary_jobs");
+  for (const name of ["create_ordinary_job", "create_uniform_jobs", "create_ordinary_jobs"])
+    expect(new Set(statements)).toContain(name);
   for (const begin of ["claim_", "settle_"]) expect(countHot(begin)).toBeGreaterThanOrEqual(2 * 30);
   expect(await countRows()).toEqual(before);
   expect(await metricsOf(cell)).toEqual(metricsBefore);

@@ -70,10 +70,12 @@ export async function createJobs(
   const payloads = textColumn(jobs.map((job) => job.payload));
   // Large payloads take tens of milliseconds to encode, and as many to send. Other requests have a turn in between.
   if (payloads !== null && payloads.length > LARGE_BYTES) await new Promise(setImmediate);
-  const columns = columnsOf(jobs, payloads);
   const tags = textColumn(jobs.map((job) => arrayText(job.tags)));
   if (isOrdinary && (jobs.length > 1 || tags !== null)) {
-    const created = await createOrdinaryJobs(db, columns, tags, new Set(jobs.map((job) => job.projectNo)));
+    const uniform = areUniform(jobs);
+    const columns = columnsOf(jobs, payloads, uniform);
+    const projects = new Set(jobs.map((job) => job.projectNo));
+    const created = await createOrdinaryJobs(db, columns, tags, projects, uniform);
     if (created !== null) {
       const { now, permitsOf } = created;
       return jobs.map((job) =>
@@ -96,7 +98,7 @@ export async function createJobs(
       ? []
       : [tags];
   const schedules = idColumn(jobs.map((job) => job.scheduleId ?? null));
-  const values = [...columns, schedules, int2Column(newShards), ...keys, ...words];
+  const values = [...columnsOf(jobs, payloads, false), schedules, int2Column(newShards), ...keys, ...words];
   const rows = await db.run<CreatedRow>(name, CREATE[name], values);
   return rows.map((row, index): Created => {
     if (row.key_taken) return { kind: "key_taken" };
@@ -125,20 +127,38 @@ function creationsOf() {
   };
 }
 
-/** The first 13 parameters of each statement. */
-function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null) {
+/** Whether the jobs have one project, environment, region, retry policy and API key. */
+function areUniform([first, ...others]: readonly JobToCreate[]): boolean {
+  return others.every(
+    (job) =>
+      job.projectNo === first?.projectNo &&
+      job.environment === first.environment &&
+      job.region === first.region &&
+      job.maxAttempts === first.maxAttempts &&
+      job.baseSeconds === first.baseSeconds &&
+      job.capSeconds === first.capSeconds &&
+      job.cause?.keyNo === first.cause?.keyNo,
+  );
+}
+
+/** The first 13 parameters of each statement. What uniform jobs have in common is a scalar, everything else an array. */
+function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null, uniform: boolean): unknown[] {
+  const example = uniform ? jobs[0] : undefined;
+  function common<Value>(read: (job: JobToCreate) => Value, columnOf: (values: Value[]) => Buffer | null) {
+    return example === undefined ? columnOf(jobs.map(read)) : read(example);
+  }
   return [
-    int4Column(jobs.map((job) => job.projectNo)),
-    int2Column(jobs.map((job) => environmentCode(job.environment))),
-    int2Column(jobs.map((job) => regionCode(job.region))),
+    common((job) => job.projectNo, int4Column),
+    common((job) => environmentCode(job.environment), int2Column),
+    common((job) => regionCode(job.region), int2Column),
     idColumn(jobs.map((job) => job.id)),
     textColumn(jobs.map((job) => job.targetUrl)),
     payloads,
     instantColumn(jobs.map((job) => job.runAt)),
-    int2Column(jobs.map((job) => job.maxAttempts)),
-    int4Column(jobs.map((job) => job.baseSeconds)),
-    int4Column(jobs.map((job) => job.capSeconds)),
-    int4Column(jobs.map((job) => job.cause?.keyNo ?? null)),
+    common((job) => job.maxAttempts, int2Column),
+    common((job) => job.baseSeconds, int4Column),
+    common((job) => job.capSeconds, int4Column),
+    common((job) => job.cause?.keyNo ?? null, int4Column),
     idColumn(jobs.map(requestIdOf)),
     textColumn(jobs.map((job) => traceHex(job.trace ?? null))),
   ];

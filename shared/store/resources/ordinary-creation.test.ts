@@ -2,8 +2,16 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { randomBytes } from "node:crypto";
 import fc from "fast-check";
 import { keyCause } from "../../../test/support/cause.ts";
-import { createIdSource, JOB_PREFIX, REQUEST_PREFIX, retypeId, SCHEDULE_PREFIX } from "../../domain/ids.ts";
+import {
+  createIdSource,
+  idToUuid,
+  JOB_PREFIX,
+  REQUEST_PREFIX,
+  retypeId,
+  SCHEDULE_PREFIX,
+} from "../../domain/ids.ts";
 import { ENVIRONMENTS, type ProjectNo, REGIONS } from "../../domain/scope.ts";
+import { environmentCode, regionCode } from "../database/codes.ts";
 import type { Database } from "../database/database.ts";
 import { startStore, type TestStore } from "../test-support.ts";
 import { type Created, createJobs, type JobToCreate } from "./job-creation.ts";
@@ -67,6 +75,19 @@ const wish = fc
     };
   });
 
+/** The jobs with what uniform jobs have in common taken from the first. */
+function uniform([first, ...others]: readonly Wish[]): Wish[] {
+  if (first === undefined) return [];
+  const { owner, environment, region, maxAttempts, baseSeconds, capSeconds, scheduleId, cause } = first;
+  const common = { owner, environment, region, maxAttempts, baseSeconds, capSeconds };
+  const rest = others.map(({ scheduleId: _, ...one }): Wish => {
+    const requestId = one.cause?.requestId ?? ids.next(REQUEST_PREFIX, Date.now());
+    const ofKey = cause === null ? null : { ...cause, requestId };
+    return { ...one, ...common, ...(scheduleId !== undefined && { scheduleId }), cause: ofKey };
+  });
+  return [first, ...rest];
+}
+
 /** A way to create jobs, with projects of its own: one whose month has runs left, and one whose month has none. */
 interface Way {
   rich: ProjectNo;
@@ -124,7 +145,8 @@ test("the short way and the long way answer the same and leave the same rows", a
       // Sometimes an id stands twice in one statement.
       const [first] = list;
       return first !== undefined && list.length % 4 === 0 ? [...list, first] : list;
-    });
+    })
+    .chain((list) => fc.constantFrom(list, uniform(list)));
   await fc.assert(
     fc.asyncProperty(lists, async (list) => {
       // The short way is for lanes that have their rows.
@@ -149,9 +171,8 @@ test("the short way and the long way answer the same and leave the same rows", a
     }),
     { numRuns: LISTS },
   );
-  expect(names).toContain("create_ordinary_jobs");
-  expect(names).toContain("create_ordinary_job");
-  expect(names).toContain("create_jobs");
+  for (const name of ["create_ordinary_jobs", "create_uniform_jobs", "create_ordinary_job", "create_jobs"])
+    expect(names).toContain(name);
 });
 
 describe("the short way", () => {
@@ -162,6 +183,52 @@ describe("the short way", () => {
     const answers = await createJobs(db, jobs, lanesOf(jobs));
     expect(answers.map(({ kind }) => kind)).toEqual(["created", "created", "created", "created"]);
     expect(names).toEqual(["create_ordinary_jobs"]);
+  });
+
+  test("keeps projects apart whose jobs have everything else in common", async () => {
+    const jobs = [store.newJob(await store.addProject()), store.newJob(await store.addProject())];
+    const { db, names } = noting();
+    await createJobs(db, jobs, lanesOf(jobs));
+    expect(names).toEqual(["create_ordinary_jobs"]);
+    const rows = await store.query<{ id: string; project_no: ProjectNo }>(
+      "SELECT id, project_no FROM jobs WHERE id = ANY ($1)",
+      [jobs.map(({ id }) => idToUuid(id))],
+    );
+    const projectOf = new Map(rows.map(({ id, project_no }) => [id, project_no]));
+    expect(jobs.map(({ id }) => projectOf.get(idToUuid(id)))).toEqual(jobs.map((job) => job.projectNo));
+  });
+
+  test.each([
+    ["tags", { tags: ["a"] }, "create_uniform_jobs_tagged"],
+    ["targets", { targetUrl: "https://other.example/hook" }, "create_uniform_jobs"],
+    ["environments", { environment: "development" as const }, "create_ordinary_jobs"],
+    ["regions", { region: "eu-central" as const }, "create_ordinary_jobs"],
+    ["numbers of attempts", { maxAttempts: 7 }, "create_ordinary_jobs"],
+    ["base delays", { baseSeconds: 7 }, "create_ordinary_jobs"],
+    ["longest delays", { capSeconds: 7 }, "create_ordinary_jobs"],
+    ["API keys", { cause: keyCause() }, "create_ordinary_jobs"],
+    ["tags and regions", { tags: ["a"], region: "eu-central" as const }, "create_ordinary_jobs_tagged"],
+  ])("is one statement for jobs of different %s, and each keeps its own", async (_, facts, statement) => {
+    const project = await store.addProject();
+    const jobs = [store.newJob(project), store.newJob(project, facts), store.newJob(project)];
+    const { db, names } = noting();
+    await createJobs(db, jobs, lanesOf(jobs));
+    expect(names).toEqual([statement]);
+    const rows = await store.query(
+      `SELECT target_url AS "targetUrl", environment, region, max_attempts AS "maxAttempts",
+              base_seconds AS "baseSeconds", cap_seconds AS "capSeconds", key_no AS "keyNo", tags
+         FROM jobs WHERE project_no = $1 ORDER BY id`,
+      [project],
+    );
+    expect(rows).toEqual(
+      jobs.map(({ targetUrl, maxAttempts, baseSeconds, capSeconds, ...job }) => ({
+        ...{ targetUrl, maxAttempts, baseSeconds, capSeconds },
+        environment: environmentCode(job.environment),
+        region: regionCode(job.region),
+        keyNo: job.cause?.keyNo ?? null,
+        tags: job.tags ?? null,
+      })),
+    );
   });
 
   test("is one statement for a job alone, and leaves one whose id exists already to the long way", async () => {
@@ -203,7 +270,7 @@ describe("the short way", () => {
     await createJobs(store.db, jobs.slice(0, 1), lanes);
     const { db, names } = noting();
     expect((await createJobs(db, jobs, lanes)).map(({ kind }) => kind)).toEqual(["created", "created"]);
-    expect(names).toEqual(["create_ordinary_jobs", "create_jobs"]);
+    expect(names).toEqual(["create_uniform_jobs", "create_jobs"]);
     const [row] = await store.query<{ count: number }>(
       "SELECT count(*)::int AS count FROM open_jobs WHERE project_no = $1",
       [project],

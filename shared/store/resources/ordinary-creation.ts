@@ -11,24 +11,23 @@ import { FREE_FOR_ANY } from "../queue/permits.ts";
  * creates none, and the long way answers each of them.
  *
  * The quota is read once for each project instead of for each job. Ids are not looked up before they are inserted, and the
- * answer is one row for each project.
+ * answer is one row for each project. Uniform jobs, as the jobs of one client mostly are, have a statement of their own, whose
+ * parameters for what they have in common are scalars.
  *
- * `columns` are the first 13 parameters of the long way, and `tags` the jobs' tags, null if no job has any. Answers the
- * instant from which jobs that are due already are owed, in milliseconds since 1970, and how many permits of each project
- * seem free; null if no job was created.
+ * `columns` are the first 13 parameters of the long way, or of the statement for uniform jobs, and `tags` the jobs' tags, null if
+ * no job has any. Answers the instant from which jobs that are due already are owed, in milliseconds since 1970, and how many
+ * permits of each project seem free; null if no job was created.
  */
 export async function createOrdinaryJobs(
   db: Database,
   columns: readonly unknown[],
   tags: Column,
   projects: ReadonlySet<ProjectNo>,
+  uniform: boolean,
 ): Promise<{ now: number; permitsOf: ReadonlyMap<ProjectNo, number | null> } | null> {
-  const values = [...columns, int4Column([...projects])];
-  const created =
-    tags === null
-      ? db.run<OrdinaryRow>("create_ordinary_jobs", CREATE_ORDINARY, values)
-      : db.run<OrdinaryRow>("create_ordinary_jobs_tagged", CREATE_TAGGED, [...values, tags]);
-  const rows = await created.catch(noneIfIdExists);
+  const values = [...columns, int4Column([...projects]), ...(tags === null ? [] : [tags])];
+  const name = `create_${uniform ? "uniform" : "ordinary"}_jobs${tags === null ? "" : "_tagged"}` as const;
+  const rows = await db.run<OrdinaryRow>(name, CREATE[name], values).catch(noneIfIdExists);
   const [first] = rows;
   if (first === undefined || rows.length < projects.size) return null;
   return { now: first.now, permitsOf: new Map(rows.map((row) => [row.project_no, row.permits])) };
@@ -62,23 +61,32 @@ function noneIfIdExists(error: unknown): [] {
 }
 
 // As items of a SELECT, arrays are taken apart in step. As a FROM item, each would first be written to a store of its own.
-const creationOf = (withTags: WithTags) => `
+const creationOf = (withTags: WithTags, uniform: boolean) => {
+  const shared = (place: number, type: string) =>
+    uniform ? `$${place}::${type}` : `unnest($${place}::${type}[])`;
+  return `
 WITH quota AS MATERIALIZED (
   SELECT f.project_no, ${FREE_FOR_ANY} AS permits FROM flows f WHERE f.project_no = ANY ($14::int[]) AND ${HAS_QUOTA}
 ), ${newJobsOfKnownLanes(
-  `(
-  SELECT unnest($1::int[]) AS project_no, unnest($2::smallint[]) AS environment, unnest($3::smallint[]) AS region,
+    `(
+  SELECT ${shared(1, "int")} AS project_no, ${shared(2, "smallint")} AS environment, ${shared(3, "smallint")} AS region,
          unnest($4::uuid[]) AS id, unnest($5::text[]) AS target_url, unnest($6::text[]) AS payload,
-         unnest($7::timestamptz[]) AS run_at, unnest($8::smallint[]) AS max_attempts, unnest($9::int[]) AS base_seconds,
-         unnest($10::int[]) AS cap_seconds, unnest($11::int[]) AS key_no, unnest($12::uuid[]) AS request_id,
+         unnest($7::timestamptz[]) AS run_at, ${shared(8, "smallint")} AS max_attempts, ${shared(9, "int")} AS base_seconds,
+         ${shared(10, "int")} AS cap_seconds, ${shared(11, "int")} AS key_no, unnest($12::uuid[]) AS request_id,
          unnest($13::text[]) AS trace${withTags.tags ? ", unnest($15::text[])::text[] AS tags" : ""}
 ) item WHERE (SELECT count(*) = cardinality($14::int[]) FROM quota)`,
-  withTags,
-)}
+    withTags,
+  )}
 SELECT project_no, permits, ${epochMs("now()")} AS now FROM quota`;
+};
 
-const CREATE_ORDINARY = creationOf({ tags: false });
-const CREATE_TAGGED = creationOf({ tags: true });
+const [PLAIN, TAGGED] = [{ tags: false }, { tags: true }];
+const CREATE = {
+  create_ordinary_jobs: creationOf(PLAIN, false),
+  create_ordinary_jobs_tagged: creationOf(TAGGED, false),
+  create_uniform_jobs: creationOf(PLAIN, true),
+  create_uniform_jobs_tagged: creationOf(TAGGED, true),
+};
 const CREATE_ONE = newJobOfKnownLane(
   `flow AS MATERIALIZED (
   SELECT f.project_no, ${HAS_QUOTA} AS has_quota, ${FREE_FOR_ANY} AS permits FROM flows f WHERE f.project_no = $1

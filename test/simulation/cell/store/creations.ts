@@ -136,6 +136,17 @@ export const createOrdinaryJobs: Statement = (tables, { now }, values) => {
   return projects.map((no) => ({ project_no: no, permits: permitsOf(tables, no, now), now: toMs(now) }));
 };
 
+/** The places of the parameters that uniform jobs have in common. */
+const SHARED = [0, 1, 2, 7, 8, 9, 10];
+
+export const createUniformJobs: Statement = (tables, time, values) => {
+  const count = texts(values[3]).length;
+  const columns = values.map((value, place) =>
+    SHARED.includes(place) ? Array.from({ length: count }, () => value) : value,
+  );
+  return createOrdinaryJobs(tables, time, columns);
+};
+
 export const createOrdinaryJob: Statement = (tables, { now }, values) => {
   const [job] = readJobs(
     values.map((value) => (value === null ? null : [value])),

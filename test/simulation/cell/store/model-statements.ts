@@ -1,7 +1,7 @@
 import * as bulks from "./bulks.ts";
 import * as byHand from "./by-hand.ts";
 import { claim, claimOrdinary, claimOrdinaryOne } from "./claims.ts";
-import { createJobs, createOrdinaryJob, createOrdinaryJobs } from "./creations.ts";
+import { createJobs, createOrdinaryJob, createOrdinaryJobs, createUniformJobs } from "./creations.ts";
 import { changeWebhook, claimDeliveries, settleDeliveries } from "./deliveries.ts";
 import * as firings from "./firings.ts";
 import { changeFlowKey, emptyGateCalls } from "./flow-keys.ts";
@@ -54,6 +54,8 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   create_ordinary_job: createOrdinaryJob,
   create_ordinary_jobs: createOrdinaryJobs,
   create_ordinary_jobs_tagged: createOrdinaryJobs,
+  create_uniform_jobs: createUniformJobs,
+  create_uniform_jobs_tagged: createUniformJobs,
   find_job_state: byHand.findJobState,
   find_run: byHand.findRun,
   cancel_job: byHand.cancelJob,
