@@ -8,7 +8,7 @@ const JOB = {
   payload: { rehearsal: "x".repeat(100) },
   region: "us-east",
 };
-/** All are asked by turns: one job alone, several that are uniform, and several that are not have a statement each. */
+/** All are asked by turns. Each has a statement of its own: a job alone, jobs of one retry policy, and jobs of several. */
 const ASKED = [
   ["/v2/jobs", JSON.stringify(JOB)],
   ["/v2/jobs/batch", JSON.stringify({ jobs: [JOB, JOB] })],

@@ -127,7 +127,7 @@ function creationsOf() {
   };
 }
 
-/** Whether the jobs have one project, environment, region, retry policy and API key. */
+/** Whether the jobs have one project, environment, region, retry policy and API key: all that columnsOf takes as a scalar. */
 function areUniform([first, ...others]: readonly JobToCreate[]): boolean {
   return others.every(
     (job) =>
@@ -141,7 +141,7 @@ function areUniform([first, ...others]: readonly JobToCreate[]): boolean {
   );
 }
 
-/** The first 13 parameters of each statement. What uniform jobs have in common is a scalar, everything else an array. */
+/** The first 13 parameters of each statement. Of uniform jobs, what they have in common is a scalar. Everything else is an array. */
 function columnsOf(jobs: readonly JobToCreate[], payloads: Buffer | null, uniform: boolean): unknown[] {
   const example = uniform ? jobs[0] : undefined;
   function common<Value>(read: (job: JobToCreate) => Value, columnOf: (values: Value[]) => Buffer | null) {

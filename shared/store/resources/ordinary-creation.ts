@@ -6,17 +6,17 @@ import { newJobOfKnownLane, newJobsOfKnownLanes, type WithTags } from "../queue/
 import { FREE_FOR_ANY } from "../queue/permits.ts";
 
 /**
- * The short way of createJobs (job-creation.ts). It takes jobs that have no Idempotency-Key and no schedule, and whose lanes have
- * their rows. The statement creates all of them if every project's month has runs left and no id exists already. Otherwise it
+ * The short way of createJobs (job-creation.ts). It takes jobs that have no Idempotency-Key, no flow key and no schedule, and
+ * whose lanes have their rows. The statement creates all of them if every project's month has runs left and no id exists already. Otherwise it
  * creates none, and the long way answers each of them.
  *
  * The quota is read once for each project instead of for each job. Ids are not looked up before they are inserted, and the
- * answer is one row for each project. Uniform jobs, as the jobs of one client mostly are, have a statement of their own, whose
- * parameters for what they have in common are scalars.
+ * answer is one row for each project. Uniform jobs (areUniform in job-creation.ts), as the jobs of one client mostly are, have a
+ * statement of their own. It takes what they have in common as scalars, which cost less than arrays.
  *
- * `columns` are the first 13 parameters of the long way, or of the statement for uniform jobs, and `tags` the jobs' tags, null if
- * no job has any. Answers the instant from which jobs that are due already are owed, in milliseconds since 1970, and how many
- * permits of each project seem free; null if no job was created.
+ * `columns` are the first 13 parameters: those of the long way, or with scalars if `uniform` is true. `tags` are the jobs' tags,
+ * null if no job has any. Answers the instant from which jobs that are due already are owed, in milliseconds since 1970, and how
+ * many permits of each project seem free; null if no job was created.
  */
 export async function createOrdinaryJobs(
   db: Database,
@@ -62,17 +62,17 @@ function noneIfIdExists(error: unknown): [] {
 
 // As items of a SELECT, arrays are taken apart in step. As a FROM item, each would first be written to a store of its own.
 const creationOf = (withTags: WithTags, uniform: boolean) => {
-  const shared = (place: number, type: string) =>
+  const common = (place: number, type: string) =>
     uniform ? `$${place}::${type}` : `unnest($${place}::${type}[])`;
   return `
 WITH quota AS MATERIALIZED (
   SELECT f.project_no, ${FREE_FOR_ANY} AS permits FROM flows f WHERE f.project_no = ANY ($14::int[]) AND ${HAS_QUOTA}
 ), ${newJobsOfKnownLanes(
     `(
-  SELECT ${shared(1, "int")} AS project_no, ${shared(2, "smallint")} AS environment, ${shared(3, "smallint")} AS region,
+  SELECT ${common(1, "int")} AS project_no, ${common(2, "smallint")} AS environment, ${common(3, "smallint")} AS region,
          unnest($4::uuid[]) AS id, unnest($5::text[]) AS target_url, unnest($6::text[]) AS payload,
-         unnest($7::timestamptz[]) AS run_at, ${shared(8, "smallint")} AS max_attempts, ${shared(9, "int")} AS base_seconds,
-         ${shared(10, "int")} AS cap_seconds, ${shared(11, "int")} AS key_no, unnest($12::uuid[]) AS request_id,
+         unnest($7::timestamptz[]) AS run_at, ${common(8, "smallint")} AS max_attempts, ${common(9, "int")} AS base_seconds,
+         ${common(10, "int")} AS cap_seconds, ${common(11, "int")} AS key_no, unnest($12::uuid[]) AS request_id,
          unnest($13::text[]) AS trace${withTags.tags ? ", unnest($15::text[])::text[] AS tags" : ""}
 ) item WHERE (SELECT count(*) = cardinality($14::int[]) FROM quota)`,
     withTags,

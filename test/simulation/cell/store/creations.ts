@@ -137,12 +137,12 @@ export const createOrdinaryJobs: Statement = (tables, { now }, values) => {
 };
 
 /** The places of the parameters that uniform jobs have in common. */
-const SHARED = [0, 1, 2, 7, 8, 9, 10];
+const COMMON = [0, 1, 2, 7, 8, 9, 10];
 
 export const createUniformJobs: Statement = (tables, time, values) => {
   const count = texts(values[3]).length;
   const columns = values.map((value, place) =>
-    SHARED.includes(place) ? Array.from({ length: count }, () => value) : value,
+    COMMON.includes(place) ? Array.from({ length: count }, () => value) : value,
   );
   return createOrdinaryJobs(tables, time, columns);
 };
