@@ -6,6 +6,10 @@ import { laneKey, type Place, type Statement, type Tables } from "./tables.ts";
 
 const shardOf = (tables: Tables, row: Place) => tables.lanes.get(laneKey(row))?.shard ?? null;
 
+/** An attempt may have begun after the statement that lists it. */
+const elapsedMs = (now: Instant, startedAt: Instant | null): number =>
+  toMs(Math.max(0, now - (startedAt as Instant)));
+
 function overdueBefore(
   { clock_watch }: Tables,
   now: Instant,
@@ -28,7 +32,7 @@ export const listLost: Statement = (tables, { now }, values) =>
       run_id: row.run_id,
       attempt: row.attempt,
       attempts_allowed: row.attempts_allowed,
-      elapsed_ms: toMs(now - (row.started_at as Instant)),
+      elapsed_ms: elapsedMs(now, row.started_at),
       node_dead: nodeDead,
     }));
 
@@ -47,6 +51,6 @@ export const listLostDeliveries: Statement = (tables, { now }, values) =>
       by_hand: row.by_hand,
       started_at: toMs(row.started_at as Instant),
       first_started_at: toMs(row.first_started_at as Instant),
-      elapsed_ms: toMs(now - (row.started_at as Instant)),
+      elapsed_ms: elapsedMs(now, row.started_at),
       node_dead: nodeDead,
     }));
