@@ -87,14 +87,16 @@ export class ModelSteps {
     const before = [...this.tables.jobs.keys()];
     const schedule = this.anyOf([...this.tables.schedules.values()]);
     const count = 1 + random.below(4);
-    // Several jobs without any tag or flow have a short way of their own.
-    const isPlain = count === 2;
+    // The short ways of several jobs are for those without a flow key and a schedule, and uniform ones have statements of their own.
+    const isOrdinary = count > 1 && random.chance(0.5);
+    const isUniform = isOrdinary && random.chance(0.5);
+    const areTagged = random.chance(0.5);
     const jobs = Array.from({ length: count }, (_, index) => {
-      const isKnown = before.length > 0 && random.chance(0.05);
+      const isKnown = before.length > 0 && !isUniform && random.chance(0.05);
       const known = isKnown ? this.tables.jobs.get(random.pick(before)) : undefined;
       // Jobs with flow keys are mostly those of one project, so that several meet at a key.
-      const flow = random.chance(0.5) ? this.flow() : null;
-      const tags = random.pick([null, null, ["a"], ["NULL", "a:b/@+-._"]]);
+      const flow = !isOrdinary && random.chance(0.5) ? this.flow() : null;
+      const tags = areTagged ? random.pick([null, ["a"], ["NULL", "a:b/@+-._"]]) : null;
       const isOfKey = flow !== null && random.chance(0.7);
       const projectNo = known?.project_no ?? (isOfKey ? 1 : random.pick([1, WATCHED, WATCHED, 3, 4]));
       const isWatched = projectNo === WATCHED && random.chance(0.8);
@@ -102,7 +104,7 @@ export class ModelSteps {
         id: known ? uuidToId(JOB_PREFIX, known.id) : this.ids.next(JOB_PREFIX, this.nowMs),
         projectNo,
         environment: environmentOf(known?.environment ?? (isOfKey || isWatched ? 1 : random.below(2))),
-        ...(isPlain ? {} : { flow, tags }),
+        ...{ flow, tags },
         region: regionOf(known?.region ?? (random.chance(0.8) ? 0 : 2)),
         shard: projectNo % 3,
         targetUrl: targetUrl(isWatched ? 0 : random.below(3), "good"),
@@ -115,9 +117,16 @@ export class ModelSteps {
         baseSeconds: 1,
         capSeconds: 2,
         cause: null,
-        ...(schedule !== null && random.chance(0.3) ? { scheduleId: uuidToId("sch_", schedule.id) } : {}),
+        ...(schedule !== null && !isOrdinary && random.chance(0.3)
+          ? { scheduleId: uuidToId("sch_", schedule.id) }
+          : {}),
       };
     });
+    const [first] = jobs;
+    if (isUniform && first !== undefined) {
+      const { projectNo, environment, region, shard, maxAttempts } = first;
+      for (const job of jobs) Object.assign(job, { projectNo, environment, region, shard, maxAttempts });
+    }
     const ids = new Set(jobs.map(({ id }) => id));
     if (ids.size < jobs.length) return () => Promise.resolve();
     const forgets = random.chance(0.2);
@@ -172,14 +181,18 @@ export class ModelSteps {
     ]);
   }
 
-  /** Claims attempts that are due of one key or at watched hosts, or any attempts. */
+  /** Claims attempts that are due of one key, at watched hosts or as probes of hosts, or any attempts. */
   claim(): Ask | null {
-    const meant = this.random.pick(["any", "watched", "watched", ...KEYS]);
-    const isMeant = ({ flow_key, project_no, due_at }: OpenJobRow) =>
+    const meant = this.random.pick(["any", "watched", "probes", ...KEYS]);
+    const isMeant = (row: OpenJobRow) =>
       meant === "any" ||
-      (due_at !== null &&
-        due_at <= this.now() &&
-        (meant === "watched" ? project_no === WATCHED : flow_key === meant));
+      (row.due_at !== null &&
+        row.due_at <= this.now() &&
+        (meant === "watched"
+          ? row.project_no === WATCHED
+          : meant === "probes"
+            ? this.isProbe(row)
+            : row.flow_key === meant));
     const claims = this.some(
       this.openJobs((row) => isMeant(row) && (row.node_id === null || this.random.chance(0.2))),
     ).map((row) => ({
@@ -201,13 +214,19 @@ export class ModelSteps {
 
   settle(): Ask | null {
     const arePlain = this.random.chance(0.5);
-    const settlements = this.some(this.openJobs((row) => row.run_id !== null))
+    const started = this.openJobs((row) => row.run_id !== null);
+    const probes = started.filter((row) => this.isProbe(row));
+    const settlements = this.some(probes.length > 0 && this.random.chance(0.5) ? probes : started)
       .map((row) => this.settlementOf(row))
       .filter(({ isPlain }) => isPlain || !arePlain);
     const last = settlements.filter(isLast);
     const run = this.random.pick([settleOrdinary, settleKeyed]);
     if (this.random.chance(0.4)) return last.length === 0 ? null : async (db) => run(db, last);
     return settlements.length === 0 ? null : (db) => settleAttempts(db, settlements);
+  }
+
+  private isProbe({ id }: OpenJobRow): boolean {
+    return [...this.tables.target_hosts.values()].some(({ probe }) => probe === id);
   }
 
   private settlementOf(row: OpenJobRow): Settlement {
