@@ -7,8 +7,8 @@ import { FREE_FOR_ANY } from "../queue/permits.ts";
 
 /**
  * The short way of createJobs (job-creation.ts). It takes jobs that have no Idempotency-Key, no flow key and no schedule, and
- * whose lanes have their rows. The statement creates all of them if every project's month has runs left and no id exists already. Otherwise it
- * creates none, and the long way answers each of them.
+ * whose lanes have their rows. The statement creates all of them if every project's month has runs left and no id exists
+ * already. Otherwise it creates none, and the long way answers each of them.
  *
  * The quota is read once for each project instead of for each job. Ids are not looked up before they are inserted, and the
  * answer is one row for each project. Uniform jobs (areUniform in job-creation.ts), as the jobs of one client mostly are, have a
