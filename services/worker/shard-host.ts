@@ -136,7 +136,7 @@ export class ShardHost {
     const swept = [...this.shards.values()];
     const heldRegions = new Set((await listHeldRegions(db)).map(({ region }) => region));
     metrics.sweepFound.inc(await this.timedSweep(swept.length, () => this.sweeper.sweep(swept)));
-    // Attempts that the sweep has just found in a held region are held before any of them is sent.
+    // The sweep may have found attempts in a held region. Postgres refuses the claim of one that has been sent already.
     for (const shard of swept) if (heldRegions.has(shard.held.region)) shard.hold(clock.now() + HELD_MS);
     this.options.onChange();
   }

@@ -2,7 +2,7 @@ import type { Answer, OwedAttempt } from "../../shared/bus/messages.ts";
 import type { FlowClass } from "../../shared/domain/flow-class.ts";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import type { WaitReason } from "../../shared/domain/wait.ts";
-import type { SweptRow } from "../../shared/store/queue/sweep.ts";
+import type { RefillLane, SweptRow } from "../../shared/store/queue/sweep.ts";
 import type { Entry } from "./shard/entry.ts";
 import type { RememberedLane } from "./shard/remembered-lane.ts";
 import { Shard } from "./shard/shard.ts";
@@ -12,6 +12,8 @@ import { Timers } from "./shard/timers.ts";
 let drawn = 0;
 const ids = createIdSource((count) => Uint8Array.from({ length: count }, () => (drawn++ * 75) & 255));
 
+/** The shard of the attempts in these tests, unless told otherwise. */
+export const SHARD = 3;
 /** The delivery node to which everything is sent. */
 export const NODE = 7;
 
@@ -22,16 +24,16 @@ export function owedOf(wish: Partial<OwedAttempt> = {}): OwedAttempt {
 }
 
 export function sweptOf(owed: OwedAttempt, concurrency = 500): SweptRow {
-  return { ...owed, region: "us-east", shard: 3, concurrency };
+  return { ...owed, region: "us-east", shard: SHARD, concurrency };
 }
 
 /** A shard, and the calls that it has made. */
-export function startShard(now: number) {
+export function startShard(now: number, shardNo = SHARD) {
   const sendable: RememberedLane[] = [];
   const low: RememberedLane[] = [];
   const granted: { entry: Entry; waitedFor: WaitReason | null }[] = [];
   const timers = new Timers<Entry>(now);
-  const shard = new Shard({ region: "us-east", shard: 3, epoch: 1 }, now, timers, {
+  const shard = new Shard({ region: "us-east", shard: shardNo, epoch: 1 }, now, timers, {
     onSendable: (lane) => sendable.push(lane),
     onLow: (lane) => low.push(lane),
     onGranted: (entry, waitedFor) => granted.push({ entry, waitedFor }),
@@ -57,7 +59,7 @@ export function startShard(now: number) {
     },
     answer(entry: OwedAttempt, answer: Answer, now: number): void {
       shard.answer(
-        { projectNo: entry.projectNo, shard: 3, id: entry.id, attempt: entry.attempt, answer },
+        { projectNo: entry.projectNo, shard: shardNo, id: entry.id, attempt: entry.attempt, answer },
         now,
       );
     },
@@ -72,14 +74,21 @@ export function startShard(now: number) {
         .map((row) => sweptOf(row, concurrency));
       const isOf = (lane: RememberedLane) => (row: SweptRow) =>
         row.projectNo === lane.name.projectNo && row.flowClass === lane.name.flowClass;
+      const apart: RememberedLane[] = [];
+      const along: RefillLane[] = [];
       for (const lane of remembered) {
         const question = lane.ask(now);
+        if (question !== null && lane.isKnownFrom(asked)) {
+          along.push(question);
+          continue;
+        }
+        apart.push(lane);
         if (question === null) continue;
         const found = rows.filter((row) => isOf(lane)(row) && row.dueAt >= question.sinceAt);
         shard.refilled(question, found.slice(0, question.room), now, now);
       }
-      const others = rows.filter((row) => row.dueAt >= asked && !remembered.some((lane) => isOf(lane)(row)));
-      shard.swept(others, asked, now, now);
+      const others = rows.filter((row) => row.dueAt >= asked && !apart.some((lane) => isOf(lane)(row)));
+      shard.swept(others, along, { fromAt: asked, sweptAt: now }, now);
     },
   };
 }

@@ -13,7 +13,7 @@ const TOO_MANY = 2_001;
 function startLane() {
   const started = startShard(NOW);
   const { shard, lane } = started;
-  shard.swept([], Number.NEGATIVE_INFINITY, NOW, NOW);
+  shard.swept([], [], { fromAt: Number.NEGATIVE_INFINITY, sweptAt: NOW }, NOW);
   shard.learn(owedOf({ dueAt: NOW + 60_000 }), NOW);
   const known = lane() as RememberedLane;
   const ask = (now: number) => known.ask(now, true);
@@ -114,6 +114,17 @@ test("an answer that was overtaken by a later one does not hide that Postgres ha
   if (next === null) throw new Error("nothing is asked for");
   shard.refilled(next, rows.slice(0, 1), NOW - 60_000, NOW - 60_000);
   expect(known.wantsRefill(NOW - 60_000)).toBe(false);
+});
+
+test("what was lost while a lane was read with the forgotten ones is looked for", () => {
+  const { shard, known } = startLane();
+  const fromAt = shard.sweepsFromAt;
+  const question = known.ask(NOW);
+  if (question === null) throw new Error("nothing is asked for");
+  known.lookFrom(fromAt - 1);
+  const rows = [sweptOf(owedOf({ dueAt: NOW }))];
+  shard.swept(rows, [question], { fromAt, sweptAt: NOW + 1_000 }, NOW + 1_000);
+  expect(known.ask(NOW + 1_000)?.sinceAt).toBe(fromAt - 1);
 });
 
 test("an answer that was overtaken by a later one leaves what is known since", () => {

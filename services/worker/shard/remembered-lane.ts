@@ -49,10 +49,7 @@ export class RememberedLane {
   private readCount = 0;
 
   private timedCount = 0;
-  /**
-   * How many of the timed entries were put off and are still due in Postgres, where each refill meets them first. Entries behind
-   * them may lead to another host and do not wait.
-   */
+  /** How many timed entries were put off and are still due in Postgres, where refills meet them first. Entries behind them do not wait. */
   private putOffCount = 0;
   private sentCount = 0;
   private ready: Entry[] = [];
@@ -98,6 +95,13 @@ export class RememberedLane {
     return this.readyCount > 0 && this.credits.areLeft && this.blockedUntilAt <= now;
   }
 
+  /** How many of the entries Postgres has due up to this instant. */
+  countOwed(throughAt: number): number {
+    let count = 0;
+    for (const entry of this.entries.values()) if (owedAt(entry) <= throughAt) count++;
+    return count;
+  }
+
   find(id: string): Entry | undefined {
     return this.entries.get(id);
   }
@@ -127,9 +131,9 @@ export class RememberedLane {
 
   /** A gate has put an entry off until `at`, in Postgres as well. */
   move(entry: Entry, at: number, reason: WaitReason): void {
-    if (this.isOfRefill(entry)) this.refillLeft--;
+    if (owedAt(entry) <= this.refilledThroughAt) this.refillLeft--;
     entry.movedTo = at;
-    if (this.isOfRefill(entry)) this.refillLeft++;
+    if (owedAt(entry) <= this.refilledThroughAt) this.refillLeft++;
     this.setTimer(entry, at, reason);
   }
 
@@ -177,7 +181,7 @@ export class RememberedLane {
       this.endTimed(entry);
     }
     this.entries.delete(entry.id);
-    if (this.isOfRefill(entry)) this.refillLeft--;
+    if (owedAt(entry) <= this.refilledThroughAt) this.refillLeft--;
   }
 
   /** Takes the next ready entries, as many as credits allow, and marks them as sent. */
@@ -247,12 +251,8 @@ export class RememberedLane {
 
   /** Whether so little is left of the last refill that Postgres should be asked for more. */
   wantsRefill(now: number): boolean {
-    return (
-      this.hasMore &&
-      this.refillLeft - this.putOffCount < Math.min(this.room / 2, REFILL_LEFT_MAX) &&
-      this.putOffCount < PUT_OFF_MAX &&
-      this.blockedUntilAt <= now
-    );
+    if (!this.hasMore || this.putOffCount >= PUT_OFF_MAX || this.blockedUntilAt > now) return false;
+    return this.refillLeft - this.putOffCount < Math.min(this.room / 2, REFILL_LEFT_MAX);
   }
 
   /** Whether `ask` would answer with a question at this instant. */
@@ -296,10 +296,8 @@ export class RememberedLane {
     const isOutdated = sweptAt < this.lookedAt && sweptAt > this.lookedAt - LOOK_MS_MAX;
     this.hasMore = rows.length >= asked.room || this.hasOverflowed || (isOutdated && hadMore);
     if (!isOutdated) this.refilledThroughAt = rows.at(-1)?.dueAt ?? Number.NEGATIVE_INFINITY;
-    this.refillLeft = 0;
-    // Entries are counted and not rows, some of which may be stale: a stale row adds no entry that could be forgotten
-    // later, so that the count would stay too high.
-    for (const entry of this.entries.values()) if (this.isOfRefill(entry)) this.refillLeft++;
+    // Entries are counted, and not rows: a stale row adds no entry that could be forgotten later.
+    this.refillLeft = this.countOwed(this.refilledThroughAt);
     if (isOutdated) return;
     this.lookedAt = sweptAt;
     const isPart = asked.sinceAt > this.sinceAt && asked.sinceAt === this.knownThroughAt;
@@ -312,9 +310,14 @@ export class RememberedLane {
     this.sinceAt = Math.max(this.sinceAt, throughAt);
   }
 
+  /** Whether a look from `sinceAt` on, without more room than other lanes have, finds all that the lane may lack. */
+  isKnownFrom(sinceAt: number): boolean {
+    return !this.hasMore && this.sinceAt >= sinceAt && this.putOffCount === 0;
+  }
+
   /** Whether the shard knows as much without this lane, if it looks from `sinceAt` on into forgotten lanes. */
   isForgettable(sinceAt: number, now: number): boolean {
-    return this.entries.size === 0 && !this.hasMore && this.sinceAt >= sinceAt && this.blockedUntilAt <= now;
+    return this.entries.size === 0 && this.isKnownFrom(sinceAt) && this.blockedUntilAt <= now;
   }
 
   private holdBack(untilAt: number, reason: WaitReason): void {
@@ -325,10 +328,6 @@ export class RememberedLane {
   private endTimed(entry: Entry): void {
     this.timedCount--;
     if (isInTheWay(entry)) this.putOffCount--;
-  }
-
-  private isOfRefill(entry: Entry): boolean {
-    return owedAt(entry) <= this.refilledThroughAt;
   }
 
   private nextReady(): Entry | undefined {

@@ -30,6 +30,12 @@ interface Row extends OwedAttempt {
   left: number;
 }
 
+/** A statement that is under way. */
+interface Look {
+  answer(): void;
+  fail(): void;
+}
+
 class World {
   now = START;
   readonly rows = new Map<string, Row>();
@@ -41,8 +47,9 @@ class World {
   answers: { item: DueItem; answer: Answer }[] = [];
   hints: ({ owed: OwedAttempt } | { freed: FreedPermits })[] = [];
   private low = new Set<RememberedLane>();
-  private sweeping: (() => void) | null = null;
-  private refills: (() => void)[] = [];
+  /** The answers to the last sweep that are still to come, at most two. */
+  private sweeping: Look[] = [];
+  private refills: Look[] = [];
   private askedCount = 0;
   private dispatcher = this.startDispatcher();
   private readonly timers = new Timers<Entry>(START);
@@ -168,35 +175,53 @@ class World {
     this.shard.answer({ projectNo, shard, id, attempt, answer: answered.answer }, this.now);
   }
 
-  /** Does as Sweeper.sweep: asks its two questions now, and keeps their answers until `endSweep`. */
+  /** Does as Sweeper.sweep: asks its two questions now. Their answers come by `answerSweep` and `endSweep`. */
   beginSweep(): void {
-    if (this.sweeping !== null) return;
+    if (this.sweeping.length > 0) return;
     const shard = this.shard;
     this.dispatcher.forgetUnanswered(shard.tidy(this.now));
     const fromAt = shard.sweepsFromAt;
     const remembered = shard.rememberedLanes();
-    const refilled = this.askFor(remembered);
+    const mayGoAlong = this.askedCount % 2 === 0;
+    const along = new Map<RememberedLane, RefillLane>();
+    for (const lane of remembered) {
+      const question = mayGoAlong && lane.isKnownFrom(fromAt) ? lane.ask(this.now) : null;
+      if (question !== null) along.set(lane, question);
+    }
+    const apart = remembered.filter((lane) => !along.has(lane));
+    const ofApart = this.askFor(apart);
     const sweptAt = this.now;
     const rows = PROJECTS.flatMap((projectNo) =>
       FLOW_CLASSES.flatMap((flowClass) => {
         const name = { projectNo, flowClass, region: "us-east" as const };
-        const isRemembered = remembered.some(
+        const isApart = apart.some(
           (lane) => lane.name.projectNo === projectNo && lane.name.flowClass === flowClass,
         );
-        return isRemembered
+        return isApart
           ? []
           : this.read({ ...name, sinceAt: fromAt, room: laneRoom(this.flow(projectNo).limit) });
       }),
     );
-    this.sweeping = () => {
-      refilled();
-      if (shard === this.shard) shard.swept(rows, fromAt, sweptAt, this.now);
+    const ofOthers = {
+      answer: () => {
+        if (shard === this.shard) shard.swept(rows, [...along.values()], { fromAt, sweptAt }, this.now);
+      },
+      fail: () => {
+        for (const lane of along.keys()) lane.failRefill();
+      },
     };
+    this.sweeping = [ofApart, ofOthers];
+  }
+
+  /** One of the two answers of the sweep comes, or its statement fails. */
+  answerSweep(pick: number, isAnswered: boolean): void {
+    const [look] = this.sweeping.splice(pick % Math.max(1, this.sweeping.length), 1);
+    if (isAnswered) look?.answer();
+    else look?.fail();
   }
 
   endSweep(): void {
-    this.sweeping?.();
-    this.sweeping = null;
+    for (const look of this.sweeping.splice(0)) look.answer();
   }
 
   beginRefill(): void {
@@ -205,8 +230,10 @@ class World {
     if (lanes.length > 0) this.refills.push(this.askFor(lanes));
   }
 
-  endRefill(): void {
-    this.refills.shift()?.();
+  endRefill(isAnswered: boolean): void {
+    const look = this.refills.shift();
+    if (isAnswered) look?.answer();
+    else look?.fail();
   }
 
   restart(): void {
@@ -218,15 +245,22 @@ class World {
     return this.all("owed").length === 0 && this.all("wire").length === 0;
   }
 
-  private askFor(lanes: readonly RememberedLane[]): () => void {
+  private askFor(lanes: readonly RememberedLane[]): Look {
     const shard = this.shard;
     const mayBePart = this.askedCount++ % 3 > 0;
-    const asked = lanes.map((lane) => lane.ask(this.now, mayBePart)).filter((question) => question !== null);
-    const found = asked.map((question) => ({ question, rows: this.read(question) }));
+    const found = lanes.flatMap((lane) => {
+      const question = lane.ask(this.now, mayBePart);
+      return question === null ? [] : [{ lane, question, rows: this.read(question) }];
+    });
     const sweptAt = this.now;
-    return () => {
-      if (shard !== this.shard) return;
-      for (const { question, rows } of found) shard.refilled(question, rows, sweptAt, this.now);
+    return {
+      answer: () => {
+        if (shard !== this.shard) return;
+        for (const { question, rows } of found) shard.refilled(question, rows, sweptAt, this.now);
+      },
+      fail: () => {
+        for (const { lane } of found) lane.failRefill();
+      },
     };
   }
 
@@ -282,7 +316,12 @@ const command = fc.oneof(
   fc.record({ kind: fc.constant("answers" as const), pick, count: fc.constantFrom(1, 20, 500) }),
   fc.record({ kind: fc.constant("lose" as const) }),
   fc.record({
-    kind: fc.constantFrom("begin sweep", "end sweep", "begin refill", "end refill", "restart" as const),
+    kind: fc.constantFrom("begin sweep", "begin refill", "restart" as const),
+  }),
+  fc.record({
+    kind: fc.constantFrom("answer sweep", "end refill" as const),
+    pick,
+    isAnswered: often,
   }),
   fc.record({ kind: fc.constant("retry" as const), pick, isTold: often }),
   fc.record({
@@ -324,14 +363,14 @@ function obey(world: World, step: Command): void {
     case "begin sweep":
       world.beginSweep();
       break;
-    case "end sweep":
-      world.endSweep();
+    case "answer sweep":
+      world.answerSweep(step.pick, step.isAnswered);
       break;
     case "begin refill":
       world.beginRefill();
       break;
     case "end refill":
-      world.endRefill();
+      world.endRefill(step.isAnswered);
       break;
     case "restart":
       world.restart();
@@ -355,7 +394,7 @@ function calmDown(world: World): number {
     while (world.answers.length > 0) world.deliverAnswer(0);
     for (let count = world.all("wire").length; count > 0; count--) world.settle(0, true);
     while (world.hints.length > 0) world.deliverHint(0);
-    world.endRefill();
+    world.endRefill(true);
     world.beginRefill();
     if (step % 10 === 0) {
       world.endSweep();

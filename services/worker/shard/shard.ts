@@ -249,18 +249,26 @@ export class Shard {
   }
 
   /**
-   * The sweep at `sweptAt` has looked, from `fromAt` on, into all lanes that were not remembered; `rows` is what it
-   * found, the oldest of each lane first. Returns how many of them were news.
+   * The sweep at `sweptAt` has looked, from `fromAt` on, into all lanes that were not remembered and into those of the questions in
+   * `along`; `rows` is what it found, the oldest of each lane first. Returns how many of them were news.
    */
-  swept(rows: readonly SweptRow[], fromAt: number, sweptAt: number, now: number): number {
+  swept(
+    rows: readonly SweptRow[],
+    along: readonly RefillLane[],
+    { fromAt, sweptAt }: { fromAt: number; sweptAt: number },
+    now: number,
+  ): number {
     let newsCount = 0;
-    for (const laneRows of Map.groupBy(rows, (row) => laneKey(row.projectNo, row.flowClass)).values()) {
+    const rowsOf = Map.groupBy(rows, (row) => laneKey(row.projectNo, row.flowClass));
+    for (const laneRows of rowsOf.values()) {
       const [first] = laneRows;
       if (first === undefined) continue;
       const lane = this.lane(first.projectNo, first.flowClass);
       const asked = { ...lane.name, sinceAt: fromAt, room: laneRoom(first.concurrency) };
       newsCount += this.refilled(asked, laneRows, sweptAt, now);
     }
+    for (const asked of along)
+      if (!rowsOf.has(laneKey(asked.projectNo, asked.flowClass))) this.refilled(asked, [], sweptAt, now);
     this.sinceAt = Math.max(this.sinceAt, sweptAt - SWEEP_LAG_MS);
     return newsCount;
   }

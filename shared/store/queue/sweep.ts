@@ -15,7 +15,7 @@ export interface Lane {
 export interface SweepShard {
   region: Region;
   shard: number;
-  /** No lane of the shard holds anything due before this instant, except the lanes in `except`. */
+  /** The caller holds all that is due before this instant in the shard's lanes, except those in `except`. */
   sinceAt: number;
 }
 
