@@ -184,7 +184,8 @@ test("each shard is told of its own lanes, from its own mark on", async () => {
   const clock = { now: NOW };
   const one = startShard(NOW);
   const other = startShard(NOW, OTHER_SHARD);
-  const { sweeper, asked, questions } = startSweeper([], clock, 2 * OTHER_SHARD_FROM);
+  const owed = [owedOf({ projectNo: OTHER_SHARD_FROM, dueAt: NOW + 2_000 })];
+  const { sweeper, asked, questions } = startSweeper(owed, clock, 2 * OTHER_SHARD_FROM);
   await sweeper.sweep([one.shard]);
   clock.now += 1_000;
   one.shard.learn(owedOf({ projectNo: 1, dueAt: NOW + 60_000 }), NOW);

@@ -116,6 +116,17 @@ test("an answer that was overtaken by a later one does not hide that Postgres ha
   expect(known.wantsRefill(NOW - 60_000)).toBe(false);
 });
 
+test("a lane that is full of attempts of one instant is not refilled at once", () => {
+  const { shard, known, ask } = startLane();
+  const question = ask(NOW);
+  if (question === null) throw new Error("nothing is asked for");
+  const rows = Array.from({ length: question.room }, () =>
+    sweptOf(owedOf({ dueAt: NOW }), question.room / 2),
+  );
+  shard.refilled(question, rows, NOW, NOW);
+  expect(known.wantsRefill(NOW)).toBe(false);
+});
+
 test("what was lost while a lane was read with the forgotten ones is looked for", () => {
   const { shard, known } = startLane();
   const fromAt = shard.sweepsFromAt;
