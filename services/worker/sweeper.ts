@@ -35,7 +35,7 @@ interface AskedLane extends LaneOfShard {
  * Finds in Postgres the attempts of which no message told, and those that did not fit when a message told of them. One statement
  * reads the lanes that the shards do not remember, for all shards of the process. It also reads small remembered lanes whose older
  * attempts are all known. Each other remembered lane is asked apart, from its own mark, by one statement for each
- * LANES_PER_STATEMENT_MAX lanes. There an empty lane costs Postgres some ten times what it costs in the first statement.
+ * LANES_PER_STATEMENT_MAX lanes. There a lane costs Postgres three times as many pages as in the first statement.
  */
 export class Sweeper {
   private readonly low = new Map<RememberedLane, Shard>();
@@ -134,7 +134,7 @@ export class Sweeper {
     const rowsOf = Map.groupBy(rows, ({ region, shard }) => shardName({ region, shard }));
     const alongOf = Map.groupBy(along.values(), ({ shard }) => shard);
     return shards.reduce((count, shard, index) => {
-      // Nearly always no shard has rows, and then no name is made.
+      // If nothing was found, no name is made.
       const ofShard = (rowsOf.size > 0 && rowsOf.get(shardName(shard.held))) || [];
       const questions = alongOf.get(shard)?.map(({ asked }) => asked) ?? [];
       const fromAt = from[index]?.sinceAt ?? Number.NEGATIVE_INFINITY;
