@@ -56,7 +56,7 @@ const turns: Turns = {
 };
 
 /** The least rate at which jobs with a key are stored. It sets the due time, so that all are stored before they are due. */
-const STORED_PER_S = 4_000;
+const STORED_PER_S = 7_000;
 const LEAD_MS = 3_000;
 const WARM_JOBS = 2_000;
 const WARM_TURNS = 10;
@@ -65,8 +65,9 @@ const NEIGHBOUR: Flow = { key: "neighbour", concurrency: 100 };
 /** The time that the target of the key with the queue takes. */
 const SLOW_MS = 500;
 const MEBIBYTE = 1_048_576;
-const KINDS = ["without a key", "with a key"] as const;
+const KINDS = ["without a key", "of all keys in turns", "of one key after another"] as const;
 type Kind = (typeof KINDS)[number];
+const WATCHED_KINDS = ["without a key", "with a key"];
 
 async function main(): Promise<void> {
   const stops: (() => unknown)[] = [];
@@ -93,7 +94,11 @@ async function measureDrain(cell: OwnCell, sink: Sink): Promise<void> {
   const { project } = await cell.addProject("drain");
   const total = keyCount * jobsPerKey;
   for (const kind of KINDS) await drain(cell, sink, project.no, kind, WARM_JOBS);
-  const drained: Record<Kind, Drained[]> = { "without a key": [], "with a key": [] };
+  const drained: Record<Kind, Drained[]> = {
+    "without a key": [],
+    "of all keys in turns": [],
+    "of one key after another": [],
+  };
   for (let round = 0; round < rounds; round++)
     for (const kind of KINDS) drained[kind].push(await drain(cell, sink, project.no, kind, total));
   console.log(
@@ -114,10 +119,10 @@ async function measureDrain(cell: OwnCell, sink: Sink): Promise<void> {
       ];
     }),
   );
-  const [without = Number.NaN, withKey = Number.NaN] = KINDS.map((kind) =>
-    median(drained[kind].map(({ perS }) => perS)),
-  );
-  console.log(`with a key: ${(withKey / without).toFixed(2)} of the rate without\n`);
+  const rateOf = (kind: Kind) => median(drained[kind].map(({ perS }) => perS));
+  for (const kind of KINDS.slice(1))
+    console.log(`${kind}: ${(rateOf(kind) / rateOf("without a key")).toFixed(2)} of the rate without a key`);
+  console.log();
 }
 
 /** Stores jobs that become due at once. The rate is from the first receipt to the last. */
@@ -131,9 +136,11 @@ async function drain(
   await sink.begin("jobs");
   const runAt = Date.now() + LEAD_MS + (count * 1_000) / STORED_PER_S;
   const keys = Math.ceil(count / jobsPerKey);
+  const keyOf = (order: Kind, index: number) =>
+    `customer ${order === "of all keys in turns" ? index % keys : Math.floor(index / jobsPerKey)}`;
   await storeJobs(cell.db, count, (index) => ({
     ...{ projectNo, targetUrl: `${sink.url}/hook`, runAt },
-    ...(kind === "with a key" ? { flow: { key: `customer ${index % keys}`, concurrency } } : {}),
+    ...(kind === "without a key" ? {} : { flow: { key: keyOf(kind, index), concurrency } }),
   }));
   if (Date.now() > runAt) throw new Error("the jobs were due before the last was stored");
   await cell.db.run("analyze", "ANALYZE", []);
@@ -213,10 +220,10 @@ async function measureNeighbours(plain: OwnCell, busy: OwnCell, stops: (() => un
   printTable(
     ["behind one key, late in ms", "jobs", ...FIGURE_NAMES],
     [...alike, nothing, many].flatMap((watched) =>
-      KINDS.map((kind, place) => [watched.name, kind, ...latenessOf(watched, place)]),
+      WATCHED_KINDS.map((kind, place) => [watched.name, kind, ...latenessOf(watched, place)]),
     ),
   );
-  for (const [place, kind] of KINDS.entries())
+  for (const [place, kind] of WATCHED_KINDS.entries())
     console.log(
       `${kind}: ${ratiosOf([nothing, many], place)} of those in the other cell; before any waited ${ratiosOf(alike, place)}`,
     );
