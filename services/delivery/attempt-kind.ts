@@ -49,8 +49,21 @@ export interface AttemptKind<Granted, Sent> {
   urlOf(granted: Granted): string | null;
   /** Sends the attempt to the host of its URL, and returns how it ended. */
   send(item: OwedItem, granted: Granted, host: string | null): Promise<Sent>;
-  /** Settles an attempt that was sent. It asks until Postgres has answered. */
-  settle(sent: Sent): Promise<void>;
+  /** Whether another attempt may be started by the settlement of this one. */
+  mayTakeNext(sent: Sent): boolean;
+  /**
+   * Settles an attempt that was sent. It asks until Postgres has answered. With `takesNext` the statement may start another attempt in
+   * the place of this one, which is the answer.
+   */
+  settle(sent: Sent, takesNext: boolean): Promise<Next<Granted> | null>;
+}
+
+/** An attempt that a settlement has started on this node. */
+export interface Next<Granted> {
+  item: OwedItem;
+  attempt: Granted;
+  /** Asked once the attempt is about to be sent: false if a claim of this node has got it meanwhile, which sends it. */
+  isLeft(): boolean;
 }
 
 /** Gathers a node's questions to Postgres, so that one statement answers many. */

@@ -1,7 +1,8 @@
-import { expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import { createLog } from "../../shared/platform/log.ts";
 import { StoreUnavailable } from "../../shared/store/database/database.ts";
 import type { Claimed } from "../../shared/store/queue/claim.ts";
+import type { OwedItem } from "./attempt-kind.ts";
 import { createClaimAndSend } from "./claim-and-send.ts";
 import { InFlight, NODE_LIMITS, RequestsPerHost } from "./concurrency.ts";
 import { createStoreRetries } from "./retry-until-answered.ts";
@@ -22,13 +23,15 @@ const KIND = {
   claim: async (): Promise<Claimed<never>> => ({ kind: "granted", attempt: {} as never }),
   urlOf: () => `https://${HOST}/hook`,
   send: async () => ({}) as never,
-  settle: async () => undefined,
+  mayTakeNext: () => true,
+  settle: async () => null,
 };
 
 function startNode(kind: typeof KIND) {
   const inFlight = new InFlight(NODE_LIMITS);
   const hosts = new RequestsPerHost(NODE_LIMITS);
   const freed: string[] = [];
+  let isFull = false;
   const claimAndSend = createClaimAndSend(
     { clock: { now: Date.now, stop: () => undefined }, log },
     {
@@ -36,8 +39,9 @@ function startNode(kind: typeof KIND) {
       webhooks: kind,
       inFlight,
       hosts,
-      room: () => inFlight.room,
+      room: () => (isFull ? 0 : inFlight.room),
       retries: createStoreRetries(log, () => inFlight.size),
+      onNext: () => undefined,
       onRoom: () => undefined,
       onParked: () => undefined,
       onFreed: (host) => freed.push(host),
@@ -45,7 +49,10 @@ function startNode(kind: typeof KIND) {
     },
   );
   const takenAt = () => NODE_LIMITS.perHostMax - hosts.roomOf(HOST);
-  return { claimAndSend, inFlight, freed, takenAt };
+  const fill = () => {
+    isFull = true;
+  };
+  return { claimAndSend, inFlight, hosts, freed, takenAt, fill };
 }
 
 test("an attempt leaves its host's place once it is sent, and stays in flight until it is settled", async () => {
@@ -56,7 +63,7 @@ test("an attempt leaves its host's place once it is sent, and stays in flight un
       await sending.promise;
       return {} as never;
     },
-    settle: async () => settling.promise as Promise<undefined>,
+    settle: () => settling.promise.then(() => null),
   });
   expect(await claimAndSend("us-east", ITEM)).toEqual({ kind: "granted" });
   expect([takenAt(), inFlight.size]).toEqual([1, 1]);
@@ -120,4 +127,98 @@ test("an attempt of which two workers tell and which is refused is refused to bo
   const answers = [claimAndSend("us-east", ITEM), claimAndSend("us-east", ITEM)];
   expect(await Promise.all(answers)).toEqual([refusal, refusal]);
   expect([claimCount, inFlight.size]).toEqual([1, 0]);
+});
+
+describe("an attempt that a settlement has started", () => {
+  const NEXT = { ...ITEM, id: "job_next", region: "us-east", environment: "production" } as const;
+  const nextOf = (isLeft: () => boolean) => ({ item: NEXT, attempt: {} as never, isLeft });
+
+  /** A node whose first settlement starts NEXT. `sent` has what was sent, and `takesNext` what each settlement was told. */
+  function startNodeWithNext(wish: Partial<typeof KIND> = {}, isLeft = () => true) {
+    const sent: string[] = [];
+    const takesNext: boolean[] = [];
+    const settled = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const node = startNode({
+      ...KIND,
+      claim: async () => ({ kind: "granted", attempt: {} as never }),
+      async send(item: OwedItem) {
+        sent.push(item.id);
+        return {} as never;
+      },
+      async settle(_: never, mayTake: boolean) {
+        const place = takesNext.push(mayTake) - 1;
+        await settled[place]?.promise;
+        return place === 0 && mayTake ? nextOf(isLeft) : null;
+      },
+      ...wish,
+    } as never);
+    const endSettlement = async (place: number) => {
+      settled[place]?.resolve();
+      await Bun.sleep(0);
+    };
+    return { ...node, sent, takesNext, endSettlement };
+  }
+
+  test("is sent and settled, and counts as in flight from the settlement on", async () => {
+    const { claimAndSend, inFlight, sent, takesNext, takenAt, endSettlement } = startNodeWithNext();
+    await claimAndSend("us-east", ITEM);
+    await Bun.sleep(0);
+    expect([sent, takesNext, takenAt()]).toEqual([[ITEM.id], [true], 0]);
+    await endSettlement(0);
+    expect([sent, inFlight.size]).toEqual([[ITEM.id, NEXT.id], 1]);
+    expect(await claimAndSend("us-east", NEXT)).toEqual({ kind: "gone" });
+    await endSettlement(1);
+    expect([sent, takesNext, inFlight.size]).toEqual([[ITEM.id, NEXT.id], [true, true], 0]);
+  });
+
+  test("is not asked for while the node takes nothing, or some host has room for one request only", async () => {
+    for (const limit of [
+      ({ fill }) => fill(),
+      ({ hosts }) => hosts.lower([{ host: HOST, requests: 1 }]),
+    ] as ((node: ReturnType<typeof startNodeWithNext>) => void)[]) {
+      const sending = Promise.withResolvers<never>();
+      const node = startNodeWithNext({ send: () => sending.promise });
+      await node.claimAndSend("us-east", ITEM);
+      limit(node);
+      sending.resolve({} as never);
+      await node.endSettlement(0);
+      expect([node.takesNext, node.inFlight.size]).toEqual([[false], 0]);
+    }
+  });
+
+  test("is sent once if a claim of it is under way", async () => {
+    const claimed = Promise.withResolvers<Claimed<never>>();
+    let isLeft = true;
+    const node = startNodeWithNext(
+      {
+        claim: ((item: OwedItem) =>
+          item.id === NEXT.id ? claimed.promise : Promise.resolve({ kind: "granted", attempt: {} })) as never,
+      },
+      () => isLeft,
+    );
+    await node.claimAndSend("us-east", ITEM);
+    const claiming = node.claimAndSend("us-east", NEXT);
+    await node.endSettlement(0);
+    expect(node.sent).toEqual([ITEM.id]);
+    // The claim of an attempt that is started on the node is granted, and takes it.
+    isLeft = false;
+    claimed.resolve({ kind: "granted", attempt: {} as never });
+    expect(await claiming).toEqual({ kind: "granted" });
+    await node.endSettlement(1);
+    expect([node.sent, node.inFlight.size]).toEqual([[ITEM.id, NEXT.id], 0]);
+  });
+
+  test("waits until the node has settled an earlier attempt of its job", async () => {
+    const node = startNodeWithNext();
+    await node.claimAndSend("us-east", ITEM);
+    node.inFlight.add(NEXT.id, NEXT.projectNo, {
+      attempt: NEXT.attempt - 1,
+      answer: Promise.resolve({ kind: "granted" }),
+    });
+    await node.endSettlement(0);
+    expect(node.sent).toEqual([ITEM.id]);
+    node.inFlight.delete(NEXT.id, NEXT.projectNo);
+    while (node.sent.length < 2) await Bun.sleep(1);
+    expect(node.sent).toEqual([ITEM.id, NEXT.id]);
+  });
 });

@@ -4,11 +4,15 @@ import type { Region } from "../../shared/domain/scope.ts";
 import { hostOfTarget } from "../../shared/domain/target.ts";
 import type { Cell } from "../../shared/process/cell.ts";
 import { type Claimed, NodeDeclaredDead } from "../../shared/store/queue/claim.ts";
-import type { AttemptKind, OwedItem } from "./attempt-kind.ts";
+import type { AttemptKind, Next, OwedItem } from "./attempt-kind.ts";
 import type { InFlight, RequestsPerHost } from "./concurrency.ts";
 import type { createDeliveryAttempts } from "./delivery-attempts.ts";
 import type { createJobAttempts } from "./job-attempts.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
+
+/** How often the node looks whether an earlier attempt of a job has ended. */
+const ENDING_LOOK_MS = 20;
+const GRANTED = Promise.resolve<Answer>({ kind: "granted" });
 
 /** If only blind claims keep an attempt from its host, it is asked for again after this long to twice as long. */
 const HOST_PAUSE_MS = 500;
@@ -39,6 +43,8 @@ export function createClaimAndSend(
     hosts: RequestsPerHost;
     room(): number;
     retries: StoreRetries;
+    /** An attempt was started in the place of one that has ended. */
+    onNext(region: Region): void;
     /** The node had no room until an attempt ended just now. */
     onRoom(): void;
     /** An attempt was parked at the host. */
@@ -93,9 +99,7 @@ export function createClaimAndSend(
       const claimed = await claim(kind, item, host);
       if (claimed.kind !== "granted") return claimed;
       isSending = true;
-      // An error thrown there is a bug: this node does not settle the attempt and goes on counting it. Others find the
-      // attempt past its deadline.
-      sendAndSettle(kind, item, claimed).catch((error) => log.error({ err: error, id }, "attempt.failed"));
+      void sendAndSettle(kind, item, claimed);
       return { kind: "granted" };
     } catch (error) {
       if (error instanceof NodeDeclaredDead) options.onDeclaredDead();
@@ -141,22 +145,77 @@ export function createClaimAndSend(
     }
   }
 
+  /**
+   * A settlement may start another attempt in the place of the settled one: then that one is sent and settled, and so on. An error
+   * thrown there is a bug: this node does not settle the attempt and goes on counting it. Others find the attempt past its deadline.
+   */
   async function sendAndSettle<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,
     item: OwedItem,
-    { attempt, host }: AtHost<Granted>,
+    claimed: AtHost<Granted>,
   ): Promise<void> {
+    let sending: [OwedItem, AtHost<Granted>] | null = [item, claimed];
+    try {
+      while (sending !== null) sending = await sendOne(kind, ...sending);
+    } catch (error) {
+      log.error({ err: error, id: sending?.[0].id }, "attempt.failed");
+    }
+  }
+
+  async function sendOne<Granted, Sent>(
+    kind: AttemptKind<Granted, Sent>,
+    item: OwedItem,
+    { attempt, host }: AtHost<Granted>,
+  ): Promise<[OwedItem, AtHost<Granted>] | null> {
     let sent: Sent;
     try {
       sent = await kind.send(item, attempt, host);
     } finally {
       if (host !== null) hosts.delete(host);
     }
-    await kind.settle(sent);
+    const next = await settle(kind, sent);
     const wasFull = room() <= 0;
     inFlight.delete(item.id, item.projectNo);
     if (wasFull) options.onRoom();
     if (host !== null) options.onFreed(host);
+    return next;
+  }
+
+  /** The answer is an attempt that was started in the place of this one, and is to be sent. It is in flight already. */
+  async function settle<Granted, Sent>(
+    kind: AttemptKind<Granted, Sent>,
+    sent: Sent,
+  ): Promise<[OwedItem, AtHost<Granted>] | null> {
+    // While the node is nearly full or drains, others have the place. The next attempt's host is not known before, as for a blind claim.
+    const isRoom = room() > 0 && !inFlight.isShared && hosts.mayTakeBlindly();
+    const takesNext = isRoom && kind.mayTakeNext(sent);
+    if (takesNext) hosts.add(null);
+    let next: Next<Granted> | null;
+    let host: string | null = null;
+    try {
+      next = await kind.settle(sent, takesNext);
+      const url = next === null ? null : kind.urlOf(next.attempt);
+      if (url !== null) host = hostOfTarget(url);
+      if (host !== null) hosts.add(host);
+    } finally {
+      if (takesNext) hosts.delete(null);
+    }
+    if (next === null) return null;
+    const { item, attempt, isLeft } = next;
+    // A claim of the same attempt may be under way. An earlier attempt of its job may still be waiting for the answer to its settlement.
+    for (let other = inFlight.find(item.id); other !== undefined; other = inFlight.find(item.id)) {
+      if ((await other.answer)?.kind === "granted") {
+        if (other.attempt === item.attempt) break;
+        await Bun.sleep(ENDING_LOOK_MS);
+      }
+    }
+    if (!isLeft()) {
+      if (host !== null) hosts.delete(host);
+      return null;
+    }
+    inFlight.add(item.id, item.projectNo, { attempt: item.attempt, answer: GRANTED });
+    options.onNext(item.region);
+    return [item, { kind: "granted", attempt, host }];
   }
 
   return (region, item, keptAt = null) => {

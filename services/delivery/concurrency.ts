@@ -53,6 +53,11 @@ export class InFlight {
     else this.perProject.delete(projectNo);
   }
 
+  /** Whether the node is so full that projects have equal shares of it. */
+  get isShared(): boolean {
+    return this.attempts.size >= SHARED_FROM * this.limits.attemptsMax;
+  }
+
   /**
    * Whether the node is so full that projects have equal shares, and this project has its share already. Free room is
    * shared by the rule of Choudhury and Hahne ("Dynamic Queue Length Thresholds for Shared-Memory Packet Switches",
@@ -61,7 +66,7 @@ export class InFlight {
    */
   isShareTaken(projectNo: ProjectNo): boolean {
     const { attemptsMax } = this.limits;
-    if (this.attempts.size < SHARED_FROM * attemptsMax) return false;
+    if (!this.isShared) return false;
     const taken = this.perProject.get(projectNo) ?? 0;
     const sharers = this.perProject.size + (taken === 0 ? 1 : 0);
     return taken >= attemptsMax / sharers || taken >= this.room;
@@ -105,6 +110,15 @@ export class RequestsPerHost {
 
   mayClaimBlindly(): boolean {
     return this.blindCount < Math.min(this.limits.perHostMax - this.fullestCount, this.leastRoom);
+  }
+
+  /**
+   * Whether a settlement may count as a blind claim. It never takes the last place of a host: attempts that are parked there may wait
+   * for that. It lasts longer than a claim, so half of the room at hosts with a lowered limit is left to claims.
+   */
+  mayTakeBlindly(): boolean {
+    const taken = this.blindCount + 1;
+    return taken < this.limits.perHostMax - this.fullestCount && 2 * taken <= this.leastRoom;
   }
 
   mayClaimFor(host: string): boolean {

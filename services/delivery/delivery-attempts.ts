@@ -132,8 +132,10 @@ export function createDeliveryAttempts(
         eventId,
       };
     },
+    mayTakeNext: () => false,
     async settle(sent) {
       await retries.untilSettled(sent.settlement, (settlement) => settling.submit({ ...sent, settlement }));
+      return null;
     },
   };
 }

@@ -63,7 +63,7 @@ test("the statement for flow keys claims and settles what is told to have one, a
   const { attempt: granted } = claimed;
   const settlement = settlementOf({ claim: store.claimOf(projectNo, item.id), granted });
   const sent = { projectNo, attempt: 1, host: null, endedAt: 0, span: null };
-  await jobs.settle({ ...sent, settlement: { ...settlement, isKeyed: granted.isKeyed } });
+  await jobs.settle({ ...sent, settlement: { ...settlement, isKeyed: granted.isKeyed } }, false);
   expect(asked()).toEqual(["settle_keyed"]);
   expect((await jobs.claim(await oweJob(projectNo, {}))).kind).toBe("granted");
   expect(asked()).toEqual(["signing secrets", "claim_ordinary_one"]);
@@ -91,7 +91,7 @@ test("the wait for the next attempt counts from the end of the last one, by the 
     const { claim, granted } = await store.start(await store.addNode(), projectNo, item.id);
     const sent = { projectNo, attempt: 1, host: null, span: null, endedAt: performance.now() - endedAgoMs };
     const failed = { ...failedWith("over"), next: { status: "queued", waitMs } } as const;
-    await jobs.settle({ ...sent, settlement: settlementOf({ claim, granted }, failed) });
+    await jobs.settle({ ...sent, settlement: settlementOf({ claim, granted }, failed) }, false);
     const [row] = await store.query<{ wait: number }>(
       "SELECT (extract(epoch FROM due_at - now()) * 1000)::float8 AS wait FROM open_jobs WHERE job_id = $1",
       [idToUuid(item.id)],

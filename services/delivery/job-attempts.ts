@@ -1,5 +1,6 @@
 import { sendHints } from "../../shared/bus/hints.ts";
 import { reasonOf } from "../../shared/domain/failure-reason.ts";
+import { flowClassOf } from "../../shared/domain/flow-class.ts";
 import { type IdSource, RUN_PREFIX } from "../../shared/domain/ids.ts";
 import type { OwedAttempt, Placed } from "../../shared/domain/owed.ts";
 import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
@@ -18,13 +19,19 @@ import { claimKeyed } from "../../shared/store/queue/claim-keyed.ts";
 import { claimOrdinary } from "../../shared/store/queue/claim-ordinary.ts";
 import { type Parked, parkAttempts } from "../../shared/store/queue/parking.ts";
 import { type SettledItem, type Settlement, settleAttempts } from "../../shared/store/queue/settle.ts";
-import { settleKeyed } from "../../shared/store/queue/settle-keyed.ts";
+import {
+  findStarted,
+  type KeyedSettlement,
+  type StartedRun,
+  settleKeyed,
+} from "../../shared/store/queue/settle-keyed.ts";
 import { isLast, type LastSettlement, settleOrdinary } from "../../shared/store/queue/settle-ordinary.ts";
 import { findTargetUrls, type OwedPlace } from "../../shared/store/queue/target-urls.ts";
 import {
   type Asked,
   type AttemptKind,
   inBatches,
+  type Next,
   noteAsked,
   noteCommitted,
   waitLeft,
@@ -54,6 +61,13 @@ interface SentAttempt {
 }
 
 type LastSentAttempt = SentAttempt & { settlement: LastSettlement };
+/** With the run id of the attempt that may start in its place; null if none may. */
+type KeyedSentAttempt = LastSentAttempt & { nextRunId: string | null };
+/** A settlement, and the attempt that was started with it. */
+interface SettledKeyed {
+  item: SettledItem | null;
+  next: { attempt: number; granted: Asked<GrantedAttempt> } | null;
+}
 /** Whether a short way may be asked about the settlement. */
 const isLastSent = (sent: SentAttempt): sent is LastSentAttempt => isLast(sent.settlement);
 
@@ -69,15 +83,20 @@ export function createJobAttempts(
   },
 ): AttemptKind<Asked<GrantedAttempt>, SentAttempt> {
   const { nodeId, ids, sender, retries, secretsOf } = options;
-  // The short ways all lock the flows of their projects. Where jobs of one kind are claimed while others are settled, Postgres' own row
-  // of waiting statements does best. With jobs of both kinds four statements would wait there.
+  // The short ways all lock the flows of their projects. Where jobs without a key are claimed while others are settled, Postgres' own
+  // row of waiting statements does best. With jobs of both kinds four statements would wait there. A statement of jobs with a key that
+  // has waited there must judge rows once more that the one before has changed, which costs it half as much again.
   const mixed = new MixedProjects();
   const turns = {
     shared: new Turns<ProjectNo>(),
     lockOf: ({ projectNo }: { projectNo: ProjectNo }) => (mixed.has(projectNo) ? projectNo : null),
   };
+  /** The run ids under which attempts may be started by settlements that are not answered yet, except those that a claim has got. */
+  const askedFor = new Set<string>();
+  const keyedTurns = { ...turns, lockOf: ({ projectNo }: { projectNo: ProjectNo }) => projectNo };
   const locating = inBatches((jobs: OwedPlace[]) => findTargetUrls(db, jobs));
   const parking = inBatches((items: Parked[]) => parkAttempts(db, "jobs", items));
+  const finding = inBatches((runs: StartedRun[]) => findStarted(db, nodeId, runs));
   const timedClaim = metrics.statement("claim_jobs");
   const timedSettlement = metrics.statement("settle_jobs");
   const noteLateness = metrics.lateness("jobs");
@@ -105,9 +124,9 @@ export function createJobAttempts(
   });
   // claimOrdinary and claimMost leave every job with a flow key, so they are not asked about gated attempts.
   const claimingGated = ordinaryFirst({
-    ordinary: claimBy(async (claims) => (await claimKeyed(db, nodeId, claims)).map(asClaimed)),
+    ordinary: claimBy((claims) => claimKeyed(db, nodeId, claims, onCalled)),
     long: claimingWhole.submit,
-    gathering: { turns },
+    gathering: { turns: keyedTurns },
   });
   const settleLong = async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement, endedAt }) => waitLeft(settlement, endedAt));
@@ -138,24 +157,64 @@ export function createJobAttempts(
     long: settlingLong.submit,
     gathering: { ...SETTLE_GATHERING, turns },
   });
-  const settlingKeyed = ordinaryFirst<LastSentAttempt, SettledItem | null>({
+  const settlingKeyed = ordinaryFirst<KeyedSentAttempt, SettledKeyed>({
     async ordinary(sent) {
-      const settlements = sent.map(({ settlement }) => settlement);
-      const { items, owed } = await timedSettlement(sent.length, () => settleKeyed(db, settlements));
+      const askedAt = performance.now();
+      const settlements = sent.map(
+        ({ settlement, nextRunId }): KeyedSettlement => ({ ...settlement, nextRunId }),
+      );
+      const { items, next, owed } = await timedSettlement(sent.length, () =>
+        settleKeyed(db, nodeId, settlements),
+      );
       sendHints(bus, { owed, freed: [] });
       noteAll(sent, items);
-      return items;
+      return items.map((item, index) => {
+        const started = next[index] ?? null;
+        return item && { item, next: started && { ...started, granted: { ...started.granted, askedAt } } };
+      });
     },
-    long: settlingWhole.submit,
-    gathering: { turns },
+    long: async (sent) => ({ item: await settlingWhole.submit(sent), next: null }),
+    gathering: { turns: keyedTurns },
   });
-  const settle = (sent: SentAttempt) => {
-    const isKeyed = sent.settlement.isKeyed === true;
-    mixed.note(sent.projectNo, isKeyed ? "keyed" : "ordinary");
+  const settle = async (sent: SentAttempt): Promise<unknown> => {
+    mixed.note(sent.projectNo, sent.settlement.isKeyed === true ? "keyed" : "ordinary");
     if (sent.settlement.isPlain)
       return isLastSent(sent) ? settlingLast.submit(sent) : settlingLong.submit(sent);
-    return isKeyed && isLastSent(sent) ? settlingKeyed.submit(sent) : settlingWhole.submit(sent);
+    return settlingWhole.submit(sent);
   };
+
+  /** Settles the last attempt of a job with a flow key. The next attempt of the key may start in its place, if `takesNext`. */
+  async function settleAndTakeNext(
+    sent: LastSentAttempt,
+    takesNext: boolean,
+  ): Promise<Next<Asked<GrantedAttempt>> | null> {
+    const { projectNo, environment, region, shard } = sent.settlement;
+    mixed.note(projectNo, "keyed");
+    const nextRunId = takesNext && shard !== null ? ids.next(RUN_PREFIX, clock.now()) : null;
+    if (nextRunId !== null) askedFor.add(nextRunId);
+    let isAgain = false;
+    const { next } = await retries.untilSettled(sent.settlement, async (settlement) => {
+      if (!isAgain) {
+        isAgain = true;
+        return settlingKeyed.submit({ ...sent, settlement, nextRunId });
+      }
+      // The statement before may have been committed. What it has started is found once this one is over, which waits for its locks.
+      const item = await settlingWhole.submit({ ...sent, settlement });
+      const started = nextRunId && (await finding.submit({ projectNo, environment, runId: nextRunId }));
+      return { item, next: started ? { ...started, granted: { ...started.granted, askedAt: null } } : null };
+    });
+    if (next === null || nextRunId === null || shard === null) {
+      if (nextRunId !== null) askedFor.delete(nextRunId);
+      return null;
+    }
+    const { attempt, granted } = next;
+    const place = { projectNo, environment, region, shard, flowClass: flowClassOf("jobs", environment) };
+    return {
+      item: { ...place, id: granted.jobId, attempt, dueAt: clock.now(), isGated: true },
+      attempt: granted,
+      isLeft: () => askedFor.delete(nextRunId),
+    };
+  }
 
   function noteSettled({ attempt, host, settlement, span }: SentAttempt, settled: SettledItem | null): void {
     const { jobId, runId, status, responseStatus, durationMs } = settlement;
@@ -190,7 +249,9 @@ export function createJobAttempts(
       const runId = ids.next(RUN_PREFIX, clock.now());
       const claiming = isGated ? claimingGated : claimingOrdinary;
       mixed.note(projectNo, isGated ? "keyed" : "ordinary");
-      return await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
+      const claimed = await claiming.submit({ projectNo, environment, region, jobId, attempt, runId });
+      if (claimed.kind === "granted") askedFor.delete(claimed.attempt.runId);
+      return claimed;
     },
     urlOf: ({ targetUrl }) => targetUrl,
     async send(item, granted, host) {
@@ -221,8 +282,11 @@ export function createJobAttempts(
       );
       return { projectNo, attempt, host, settlement, endedAt: performance.now(), span };
     },
-    async settle(sent) {
+    mayTakeNext: (sent) => sent.settlement.isKeyed === true && isLastSent(sent),
+    async settle(sent, takesNext) {
+      if (sent.settlement.isKeyed && isLastSent(sent)) return settleAndTakeNext(sent, takesNext);
       await retries.untilSettled(sent.settlement, (settlement) => settle({ ...sent, settlement }));
+      return null;
     },
   };
 }

@@ -110,25 +110,34 @@ async function startWork(projectNo: number): Promise<() => Promise<unknown>> {
     const attemptId = ids.next(ATTEMPT_PREFIX, Date.now());
     const asked = [
       jobs.claim(job),
-      jobs.settle({
-        ...settled,
-        settlement: { ...scope, ...outcome, jobId, runId, isPlain: true, next: { status: "succeeded" } },
-      }),
-      jobs.settle({
-        ...settled,
-        settlement: {
-          ...{ ...scope, ...outcome, jobId, runId, isPlain: false, isKeyed: true },
-          next: { status: "succeeded" },
+      jobs.settle(
+        {
+          ...settled,
+          settlement: { ...scope, ...outcome, jobId, runId, isPlain: true, next: { status: "succeeded" } },
         },
-      }),
+        false,
+      ),
+      jobs.settle(
+        {
+          ...settled,
+          settlement: {
+            ...{ ...scope, ...outcome, jobId, runId, isPlain: false, isKeyed: true },
+            next: { status: "succeeded" },
+          },
+        },
+        false,
+      ),
       deliveries.claim(delivery),
-      deliveries.settle({
-        ...{ ...settled, webhookId: "", eventId: "" },
-        settlement: {
-          ...{ ...scope, ...outcome, deliveryId, attemptId, isOurFault: false },
-          next: { status: "succeeded" },
+      deliveries.settle(
+        {
+          ...{ ...settled, webhookId: "", eventId: "" },
+          settlement: {
+            ...{ ...scope, ...outcome, deliveryId, attemptId, isOurFault: false },
+            next: { status: "succeeded" },
+          },
         },
-      }),
+        false,
+      ),
     ];
     // A statement that waits for the lock for long fails, and is of no interest here.
     return Promise.allSettled(asked);

@@ -92,6 +92,7 @@ async function deliverSome(
     hosts: new RequestsPerHost(NODE_LIMITS),
     room: () => NODE_LIMITS.attemptsMax,
     retries,
+    onNext: () => undefined,
     onRoom: () => undefined,
     onParked: () => undefined,
     onFreed() {

@@ -70,6 +70,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   const hosts = new RequestsPerHost(limits);
   let isDraining = false;
   metrics.attemptsInFlight.follow(() => single(inFlight.size));
+  const granted = new Map(regions.map((region) => [region, metrics.granted("jobs", region)]));
   const room = () => (isDraining ? 0 : inFlight.room);
   /** A node that cannot reach Postgres can claim nothing, so it offers no room: attempts handed to it would be late. */
   let isReached = true;
@@ -96,6 +97,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
     hosts,
     room,
     retries,
+    onNext: (region) => granted.get(region)?.(0, false),
     onRoom: sendBeat,
     onParked: (host) => releases.parked(host),
     onFreed: (host) => releases.freed(host),
@@ -117,7 +119,6 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
     if (answers.length > 0) bus.sendAnswers(workerNodeId, answer);
   }
 
-  const granted = new Map(regions.map((region) => [region, metrics.granted("jobs", region)]));
   let left: Placed<OwedAttempt>[] = [];
   /** Jobs that a gateway has created. It waits for no answers, so the shards hear of what is still owed. */
   function handleCreated({ region, items }: Due): void {

@@ -292,23 +292,27 @@ export async function claimShortFirst(
   claims: readonly Claim[],
 ): Promise<Claimed[]> {
   const answers: (Claimed | null)[] = claims.map(() => null);
-  for (const way of [claimOrdinary, claimKeyed]) {
+  const ordinary = async (db: Database, nodeId: number, asked: readonly Claim[]) =>
+    (await claimOrdinary(db, nodeId, asked)).map(
+      (attempt): Claimed | null => attempt && { kind: "granted", attempt },
+    );
+  for (const way of [ordinary, claimKeyed]) {
     const left = claims.flatMap((claim, index) => (answers[index] === null ? [{ claim, index }] : []));
     if (left.length === 0) break;
-    const granted = await way(
+    const answered = await way(
       db,
       nodeId,
       left.map(({ claim }) => claim),
     );
-    for (const [place, { index }] of left.entries()) {
-      const attempt = granted[place] ?? null;
-      if (attempt !== null) answers[index] = { kind: "granted", attempt };
-    }
+    for (const [place, { index }] of left.entries()) answers[index] = answered[place] ?? null;
   }
   const rest = claims.filter((_, index) => answers[index] === null);
   const others = rest.length === 0 ? [] : await claimAttempts(db, nodeId, rest);
   return answers.map((answer) => answer ?? (others.shift() as Claimed));
 }
+
+/** No node has this number. */
+const NO_NODE = 0;
 
 /** Settles as a node does: by the short ways, and by the long way what these leave. Answers like settleAttempts. */
 export async function settleShortFirst(db: Database, settlements: readonly Settlement[]): Promise<Settled> {
@@ -327,7 +331,13 @@ export async function settleShortFirst(db: Database, settlements: readonly Settl
     settled.freed.push(...freed);
   };
   await settle(isLast, async (asked) => ({ items: await settleOrdinary(db, asked.filter(isLast)) }));
-  await settle(isLast, (asked) => settleKeyed(db, asked.filter(isLast)));
+  await settle(isLast, (asked) =>
+    settleKeyed(
+      db,
+      NO_NODE,
+      asked.filter(isLast).map((settlement) => ({ ...settlement, nextRunId: null })),
+    ),
+  );
   await settle(
     () => true,
     (asked) => settleAttempts(db, asked),

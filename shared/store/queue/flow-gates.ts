@@ -162,7 +162,7 @@ export const JUDGED_BY_GATES = `
                            CROSS JOIN LATERAL (SELECT array_position(p.ns, o.n) AS at) x) asked) ranked) j`;
 
 /** An array with a count for each region, like the column `waiting`. */
-const byRegion = (count: (region: number) => string) =>
+export const byRegion = (count: (region: number) => string) =>
   `ARRAY[${REGIONS.map((_, region) => count(region)).join(", ")}]`;
 /** How many attempts are parked at a key (k) in each region once those of `called` are called. */
 const waitingAfterCalls = (parked: (region: number) => string) =>

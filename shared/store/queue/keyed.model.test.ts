@@ -2,13 +2,14 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import fc from "fast-check";
 import { createIdSource, idToUuid, RUN_PREFIX } from "../../domain/ids.ts";
+import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { failedWith, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { type Claim, type Claimed, claimAttempts, type GrantedAttempt } from "./claim.ts";
 import { claimKeyed } from "./claim-keyed.ts";
 import { type Settled, settleAttempts } from "./settle.ts";
-import { settleKeyed } from "./settle-keyed.ts";
-import { isLast } from "./settle-ordinary.ts";
+import { findStarted, settleKeyed } from "./settle-keyed.ts";
+import { isLast, type LastSettlement } from "./settle-ordinary.ts";
 
 setDefaultTimeout(600_000);
 
@@ -178,6 +179,13 @@ const toldBy = (answers: readonly Claimed[]) =>
     return { ...rest, isLater: startedAt >= scheduledAt };
   });
 
+const withoutWait = (told: object | string) =>
+  typeof told === "string" ? told : { ...told, waitedFor: undefined };
+
+/** Which of the claimed jobs these attempts belong to, by its place among the claims. */
+const placesOf = (attempts: readonly { id: string; attempt: number }[], claims: readonly Claim[]): string[] =>
+  attempts.map(({ id, attempt }) => `${claims.findIndex(({ jobId }) => jobId === id)}/${attempt}`).sort();
+
 const NEXT_DUE_AT = 4_000_000_000_000;
 
 /** The items of a list that have an answer. */
@@ -187,52 +195,51 @@ const left = <T>(list: readonly T[], answers: readonly unknown[]) =>
   list.filter((_, index) => (answers[index] ?? null) === null);
 
 test("what the short ways take of jobs of keys in whatever state, the long way alone answers the same and leaves the same rows", async () => {
-  const taken = { granted: 0, short: 0, settled: 0, settledShort: 0, called: 0 };
+  const taken = { granted: 0, short: 0, refused: 0, settled: 0, settledShort: 0, called: 0, next: 0 };
   await fc.assert(
     fc.asyncProperty(
       arbitraryProject,
       fc.tuple(arbitraryKey, arbitraryKey),
       fc.array(arbitraryJob, { minLength: 2, maxLength: 7 }),
-      async (flow, keys, jobs) => {
+      fc.array(fc.boolean(), { minLength: 7, maxLength: 7 }),
+      async (flow, keys, jobs, takesNext) => {
         const long = await makeProject(flow, keys, jobs);
         const short = await makeProject(flow, keys, jobs);
         const expectSameRows = async () =>
           expect(await rowsOf(short.project, short.claims)).toEqual(await rowsOf(long.project, long.claims));
         await expectSameRows();
 
-        const first = await claimKeyed(store.db, nodeId, short.claims);
-        const firstOfLong = await claimAttempts(store.db, nodeId, given(long.claims, first));
-        expect(
-          toldBy(
-            given(first, first).map((attempt) => ({ kind: "granted", attempt: attempt as GrantedAttempt })),
-          ),
-        ).toEqual(toldBy(firstOfLong));
+        const called: { short: Placed<OwedAttempt>[]; long: Placed<OwedAttempt>[] } = { short: [], long: [] };
+        const first = await claimKeyed(store.db, nodeId, short.claims, (owed) => called.short.push(...owed));
+        const firstOfLong = await claimAttempts(store.db, nodeId, given(long.claims, first), (owed) =>
+          called.long.push(...owed),
+        );
+        expect(toldBy(first.filter((answer) => answer !== null))).toEqual(toldBy(firstOfLong));
+        expect(placesOf(called.short, short.claims)).toEqual(placesOf(called.long, long.claims));
         await expectSameRows();
         const started: { short: Started; long: Started; job: Job }[] = [];
-        const noteStarted = (places: number[], ofShort: (GrantedAttempt | null)[], ofLong: Claimed[]) => {
+        const noteStarted = (places: number[], ofShort: readonly Claimed[], ofLong: readonly Claimed[]) => {
           for (const [index, place] of places.entries()) {
             const [granted, answer] = [ofShort[index], ofLong[index]];
-            if (granted == null || answer?.kind !== "granted") continue;
+            if (granted?.kind !== "granted" || answer?.kind !== "granted") continue;
             started.push({
-              short: { claim: short.claims[place] as Claim, granted },
+              short: { claim: short.claims[place] as Claim, granted: granted.attempt },
               long: { claim: long.claims[place] as Claim, granted: answer.attempt },
               job: jobs[place] as Job,
             });
           }
         };
         const places = jobs.map((_, place) => place);
-        noteStarted(given(places, first), given(first, first), firstOfLong);
+        const answered = first.filter((answer) => answer !== null);
+        noteStarted(given(places, first), answered, firstOfLong);
         taken.short += started.length;
+        taken.refused += answered.length - started.length;
         const [rest, restOfLong] = [
           await claimAttempts(store.db, nodeId, left(short.claims, first)),
           await claimAttempts(store.db, nodeId, left(long.claims, first)),
         ];
         expect(toldBy(rest)).toEqual(toldBy(restOfLong));
-        noteStarted(
-          left(places, first),
-          rest.map((answer) => (answer.kind === "granted" ? answer.attempt : null)),
-          restOfLong,
-        );
+        noteStarted(left(places, first), rest, restOfLong);
         taken.granted += started.length;
 
         const settlements = [];
@@ -251,27 +258,67 @@ test("what the short ways take of jobs of keys in whatever state, the long way a
         }
         const ends = settlements.filter((sides) => isLast(sides.short));
         if (ends.length === 0) return;
-        const settled = await settleKeyed(store.db, ends.map((sides) => sides.short).filter(isLast));
+        const asked = ends.map(({ short }, index) => ({
+          ...(short as LastSettlement),
+          nextRunId: takesNext[index] ? ids.next(RUN_PREFIX, Date.parse(STILL_AT)) : null,
+        }));
+        const settled = await settleKeyed(store.db, nodeId, asked);
         const same = given(ends, settled.items).map((sides) => sides.long);
         const settledLong: Settled =
           same.length === 0 ? { items: [], owed: [], freed: [] } : await settleAttempts(store.db, same);
-        const told = ({ items, owed }: Pick<Settled, "items" | "owed">, claims: readonly Claim[]) => ({
-          items: items.flatMap((item) => item && { ...item, jobId: "" }),
-          owed: owed
-            .map(({ id, attempt }) => `${claims.findIndex(({ jobId }) => jobId === id)}/${attempt}`)
-            .sort(),
+        const itemsOf = (items: Settled["items"]) => items.flatMap((item) => item && { ...item, jobId: "" });
+        expect(itemsOf(given(settled.items, settled.items))).toEqual(itemsOf(settledLong.items));
+        // What the short way has started, the long way claims next.
+        const next = settled.next.filter((attempt) => attempt !== null);
+        const claimsOfNext = next.map(({ attempt, granted: { jobId, runId } }) => {
+          const place = short.claims.findIndex((claim) => claim.jobId === jobId);
+          return { ...(long.claims[place] as Claim), attempt, runId };
         });
-        expect(told({ ...settled, items: given(settled.items, settled.items) }, short.claims)).toEqual(
-          told(settledLong, long.claims),
+        // Called attempts are due some microseconds later, and time stands still.
+        await store.query("UPDATE open_jobs SET due_at = least(due_at, $2) WHERE job_id = ANY ($1::uuid[])", [
+          claimsOfNext.map(({ jobId }) => idToUuid(jobId)),
+          STILL_AT,
+        ]);
+        const nextOfLong =
+          claimsOfNext.length === 0 ? [] : await claimAttempts(store.db, nodeId, claimsOfNext);
+        const asClaimed = next.map(({ granted }): Claimed => ({ kind: "granted", attempt: granted }));
+        expect(toldBy(asClaimed).map(withoutWait)).toEqual(toldBy(nextOfLong).map(withoutWait));
+        expect(next.every(({ granted }) => granted.waitedFor === "flow")).toBe(true);
+        // The long way has called others of other regions for the places that are handed on. They are parked again.
+        const isCalled = new Set(placesOf(settled.owed, short.claims));
+        const isNext = new Set(claimsOfNext.map(({ jobId }) => jobId));
+        const inVain = settledLong.owed.filter(
+          (owed) => !isNext.has(owed.id) && !isCalled.has(placesOf([owed], long.claims)[0] as string),
         );
+        await store.query("UPDATE open_jobs SET due_at = $2 WHERE job_id = ANY ($1::uuid[])", [
+          inVain.map(({ id }) => idToUuid(id)),
+          STILL_AT,
+        ]);
+        const claimsInVain = inVain.map(({ id, attempt }) => ({
+          ...(long.claims.find(({ jobId }) => jobId === id) as Claim),
+          ...{ attempt, runId: ids.next(RUN_PREFIX, Date.parse(STILL_AT)) },
+        }));
+        if (claimsInVain.length > 0)
+          expect(toldBy(await claimAttempts(store.db, nodeId, claimsInVain))).toEqual(
+            claimsInVain.map(() => "gone"),
+          );
+        expect(isCalled.isSubsetOf(new Set(placesOf(settledLong.owed, long.claims)))).toBe(true);
         await expectSameRows();
         taken.settled += ends.length;
         taken.settledShort += same.length;
         taken.called += settled.owed.length;
+        taken.next += next.length;
         // The settlement is repeated, as after an answer that was lost.
-        const again = await settleKeyed(store.db, ends.map((sides) => sides.short).filter(isLast));
-        expect(given(again.items, again.items)).toEqual([]);
+        const again = await settleKeyed(store.db, nodeId, asked);
+        expect([...given(again.items, again.items), ...given(again.next, again.next)]).toEqual([]);
         await expectSameRows();
+        for (const [index, attempt] of settled.next.entries()) {
+          const runId = asked[index]?.nextRunId;
+          if (runId == null) continue;
+          const place = { projectNo: short.project, environment: "production", runId } as const;
+          expect(await findStarted(store.db, nodeId, [place])).toEqual([attempt]);
+          expect(await findStarted(store.db, nodeId + 1, [place])).toEqual([null]);
+        }
       },
     ),
     { numRuns: 120 },
@@ -281,5 +328,5 @@ test("what the short ways take of jobs of keys in whatever state, the long way a
   expect(taken.short).toBeLessThan(taken.granted);
   expect(taken.settledShort).toBeGreaterThan(taken.settled / 8);
   expect(taken.settledShort).toBeLessThan(taken.settled);
-  expect(taken.called).toBeGreaterThan(0);
+  for (const count of [taken.refused, taken.called, taken.next]) expect(count).toBeGreaterThan(0);
 });

@@ -133,6 +133,26 @@ export const TAKE_FREE_PERMITS =
 /** The same for one job. The classes of jobs are numbered by their environments. */
 export const TAKE_FREE_PERMIT = takeFreePermits("c.production");
 
+const eachOf = (condition: string, prefix = "") =>
+  `count(*) FILTER (WHERE environment = ${DEVELOPMENT} AND ${condition}) AS ${prefix}development,
+              count(*) FILTER (WHERE environment = ${PRODUCTION} AND ${condition}) AS ${prefix}production`;
+/** How many of the rows `ended` and `started` each project has in each environment, for HAND_ON_PERMITS. */
+export const countHandedOn = (ended: string, started: string): string => `(
+       SELECT project_no, ${eachOf("NOT is_next")}, ${eachOf("is_next", "next_")}
+         FROM (SELECT project_no, environment, false AS is_next FROM ${ended} UNION ALL SELECT project_no, environment, true FROM ${started}) r
+        GROUP BY project_no) c`;
+/**
+ * Assignments to a flow (f) in which so many attempts of each environment have ended (c: `development`, `production`), and so many
+ * others have started with their permits (`next_development`, `next_production`), as if all had come back and been taken again.
+ */
+export const HAND_ON_PERMITS = `development_jobs = f.development_jobs - c.development + c.next_development,
+         production_jobs = f.production_jobs - c.production + c.next_production,
+         returned = f.returned + c.development + c.production,
+         called_at = ARRAY[CASE WHEN c.next_development > 0 THEN '-infinity' ELSE f.called_at[1] END,
+                           CASE WHEN c.next_production > 0 THEN '-infinity' ELSE f.called_at[2] END,
+                           f.called_at[3], f.called_at[4]],
+         last_class = CASE WHEN c.next_production > 0 THEN ${PRODUCTION} WHEN c.next_development > 0 THEN ${DEVELOPMENT} ELSE f.last_class END`;
+
 const IS_TOLD = eachClass(
   (code, place) =>
     `CASE WHEN f.waiting & ${0b1111 << (code * 4)} <> 0 THEN now() ELSE f.called_at[${place}] END`,

@@ -47,7 +47,7 @@ async function claim(project: ProjectNo, jobs: readonly string[]): Promise<boole
     nodeId,
     jobs.map((id) => store.claimOf(project, id)),
   );
-  return answers.map((answer) => answer !== null);
+  return answers.map((answer) => answer?.kind === "granted");
 }
 
 /** How many seconds ago the key's mark is, rounded; null if there is none. */
@@ -112,6 +112,14 @@ test("a claim reads no index entries of attempts that started before, which no v
   await store.query(call, [project, true]);
   expect(await pagesOf(third)).toBeGreaterThan(after + 50);
   await snapshot.query("COMMIT");
+});
+
+test("a claim of a key without a limit leaves the mark, since it does not look for what stands before", async () => {
+  const project = await store.addProject();
+  const [, second = ""] = await addQueue(project, 2, 10);
+  await store.query("UPDATE flow_keys SET concurrency = NULL WHERE project_no = $1", [project]);
+  expect(await claim(project, [second])).toEqual([true]);
+  expect(await markOf(project)).toBeNull();
 });
 
 describe("an attempt that comes back to its queue comes before later ones", () => {

@@ -42,8 +42,8 @@ export async function settleOrdinary(
   return readSettled(settlements.length, ordered, rows);
 }
 
-/** The parameters of ordinaryClasses and SETTLED_ITEMS, and the settlements in the order of these. */
-export function lastSettlements(settlements: readonly LastSettlement[]) {
+/** The parameters of ORDINARY_CLASSES and SETTLED_ITEMS, the projects, and the settlements in the order of these. */
+export function lastSettlements<Item extends LastSettlement>(settlements: readonly Item[]) {
   const { projects, ordered } = inLockOrder(settlements);
   const values = [
     int4Column(projects.map((project) => project.no)),
@@ -60,7 +60,7 @@ export function lastSettlements(settlements: readonly LastSettlement[]) {
     int2Column(ordered.map(({ item }) => endedStatusCode(item.next.status))),
     ...lateColumns(ordered.map(({ item }) => item)),
   ];
-  return { values, ordered };
+  return { values, projects, ordered };
 }
 
 /** The answers in the order in which the settlements came; one that is left has null. */
@@ -87,15 +87,15 @@ export function readSettled(
 /** The bits of a flow's `subscriptions` that concern a settlement. */
 export const ENDS_HEARD = QUOTA_HEARD - 1;
 
-/**
- * Locks the flows and answers the retention class of each project; null if it is not ordinary, or has no flow. The
- * subscriptions of an ordinary project have none of the bits `heard`.
- */
-export const ordinaryClasses = (heard: number): string => `ARRAY (
+/** The retention class of a project's flow (f) whose subscriptions have none of the bits `heard`; null if it is not ordinary. */
+export const ordinaryClass = (heard: number): string =>
+  `CASE WHEN f.waiting = 0 AND f.subscriptions & ${heard} = 0 THEN f.retention_class END`;
+/** Locks the flows and answers the class of each project; null if it is not ordinary, or has no flow. */
+const ORDINARY_CLASSES = `ARRAY (
            SELECT f.retention_class
              FROM unnest($1::int[]) AS p (project_no)
              LEFT JOIN LATERAL (
-                  SELECT CASE WHEN f.waiting = 0 AND f.subscriptions & ${heard} = 0 THEN f.retention_class END AS retention_class
+                  SELECT ${ordinaryClass(ENDS_HEARD)} AS retention_class
                     FROM flows f
                    WHERE f.project_no = p.project_no
                      FOR NO KEY UPDATE) f ON true)`;
@@ -116,18 +116,11 @@ export const END_ATTEMPTS = `ended AS (
   SELECT run_id, job_id, project_no, environment, retention_class, attempt, status, response_status, error,
          started_at, duration_ms, schedule_id, late_ms, held_for, ${SETTLED_IN}
     FROM attempt
-), returned AS (
-  UPDATE flows f
-     SET development_jobs = f.development_jobs - c.development,
-         production_jobs = f.production_jobs - c.production,
-         returned = f.returned + c.development + c.production
-    FROM ${countByEnvironment("attempt")}
-   WHERE f.project_no = c.project_no
 )`;
 
 const SETTLE_ORDINARY = `
 WITH locked AS MATERIALIZED (
-  SELECT ${ordinaryClasses(ENDS_HEARD)} AS classes
+  SELECT ${ORDINARY_CLASSES} AS classes
 ), attempt AS (
   DELETE FROM open_jobs o
    USING (SELECT a.*, l.classes[a.place] AS retention_class
@@ -139,7 +132,14 @@ WITH locked AS MATERIALIZED (
      AND o.job_id = i.job_id AND coalesce(o.run_id = i.run_id AND o.node_id IS NOT NULL, false)
      AND o.tags IS NULL AND o.flow_key IS NULL
   RETURNING i.*, o.attempt, o.started_at, o.canceled, o.schedule_id
-), ${END_ATTEMPTS}
+), ${END_ATTEMPTS}, returned AS (
+  UPDATE flows f
+     SET development_jobs = f.development_jobs - c.development,
+         production_jobs = f.production_jobs - c.production,
+         returned = f.returned + c.development + c.production
+    FROM ${countByEnvironment("attempt")}
+   WHERE f.project_no = c.project_no
+)
 SELECT n::int AS n, attempt, canceled FROM attempt`;
 
 /** `n` is the place among the ordered settlements, from 1. */

@@ -88,8 +88,25 @@ export function planFlowSteps(
       burst,
       ...(random.chance(0.4) ? [change] : []),
       ...(random.chance(0.5) ? [random.pick(faults)] : []),
+      ...(random.chance(0.5) ? planQueue(random, flow, projects, timeOf(random)) : []),
     ];
   });
+}
+
+/** So many good jobs of the key that its places are handed on, while statements that do so fail. */
+function planQueue(
+  random: Random,
+  flow: PlannedFlow,
+  projects: readonly PlannedProject[],
+  at: number,
+): Step[] {
+  const jobs = Array.from(
+    { length: 8 + random.below(8) },
+    (): WantedJob => ({ ...jobOf(random, flow, projects), delayMs: 0, habit: "good" }),
+  );
+  const what = { names: "settle_keyed", chance: 0.3, fates: FATES };
+  const faults: Fault[] = [{ kind: "statements", at, forMs: 2_000, node: null, what }];
+  return [{ kind: "create", at, jobs }, ...faults.filter(() => random.chance(0.7))];
 }
 
 const isStrict = ({ hold, concurrency }: PlannedFlow) => hold === "job" && concurrency === 1;

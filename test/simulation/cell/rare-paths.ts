@@ -72,7 +72,8 @@ const RARE_PATHS: readonly string[] = [
   ...["claim_whole", "settle_whole", "settle_keyed", "empty_gate_calls"].map((name) => `${name}: called`),
   ...["host down", "host up", "empty_host_calls: called"],
   ...["parked by a host", "put off by a host"].map((refused) => `claim_whole: ${refused}`),
-  ...["claim_keyed: done", "settle_keyed: done", "rescued from a flow key"],
+  ...["granted", "gone"].map((answer) => `claim_keyed: ${answer}`),
+  ...["settle_keyed: settled", "settle_keyed: started", "find_started", "rescued from a flow key"],
   ...[
     "log: node.dead",
     "log: clock.leapt",

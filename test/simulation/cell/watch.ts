@@ -99,8 +99,14 @@ export function watchStatements(timeline: Timeline, recording: Recording): Watch
         meetParked(name, rows);
         return;
       case "claim_keyed":
+        for (const { n, is_granted } of rows as { n: number; is_granted: boolean }[])
+          recording.meet(`${name}: ${n === 0 ? "called" : is_granted ? "granted" : "gone"}`);
+        return;
       case "settle_keyed":
-        for (const { n } of rows as { n: number }[]) recording.meet(`${name}: ${n > 0 ? "done" : "called"}`);
+        for (const { kind } of rows as { kind: string }[]) recording.meet(`${name}: ${kind}`);
+        return;
+      case "find_started":
+        if (rows.length > 0) recording.meet(name);
         return;
       case "claim_whole": {
         const [{ called, refused } = { called: null, refused: [] }] = rows as ClaimedWhole[];

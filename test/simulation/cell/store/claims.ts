@@ -260,7 +260,7 @@ function waitedFor({ parked_host, due_at, parked_due_at, flow_key, gate }: OpenJ
 }
 
 /** `isSpecial`: an attempt whose project's hosts are watched is settled as one with tags is. */
-const grantedColumns = (
+export const grantedColumns = (
   { target_url, payload, schedule_id, max_attempts, base_seconds, cap_seconds, tags, flow }: JobRow,
   isSpecial = false,
 ) => ({
@@ -268,7 +268,7 @@ const grantedColumns = (
   ...{ is_tagged: isSpecial || tags !== null || flow !== null, is_keyed: flow !== null },
 });
 
-function take(row: OpenJobRow, nodeId: number, newRunId: string, at: Instant): void {
+export function take(row: OpenJobRow, nodeId: number, newRunId: string, at: Instant): void {
   row.parked_due_at ??= row.due_at;
   row.due_at = null;
   row.run_id ??= newRunId;

@@ -276,20 +276,46 @@ export const claimWhole: Statement = (tables, time, values) => {
 };
 
 export const claimKeyed: Statement = (tables, time, values) => {
-  const named = readOrdinary(tables, time, values).flatMap((asked) => {
-    const row = rowAt(tables.open_jobs, asked, asked.id);
+  const nodeId = Number(values[0]);
+  const items = readOrdinary(tables, time, values).map((asked) => ({
+    asked,
+    row: rowAt(tables.open_jobs, asked, asked.id),
+  }));
+  const isGone = ({ asked: { attempt }, row }: (typeof items)[number]) =>
+    row === undefined ||
+    row.attempt > attempt ||
+    (row.attempt === attempt && row.node_id !== null && row.node_id !== nodeId);
+  const gone = items.filter(isGone).map(({ asked }) => asked.n);
+  const met = items.flatMap(({ asked, row }) => {
     const key = row?.flow_key == null ? undefined : tables.flow_keys.get(flowKeyOf(row, row.flow_key));
     if (row === undefined || key === undefined || !isOpenTo(key)) return [];
     const isAtGate = row.gate === gateOf(key.flow_key) && row.parked_host === null;
-    return isAtGate && isOwed(row, asked, time.now) ? [{ asked, row, key }] : [];
+    if (!isAtGate || !isOwed(row, asked, time.now)) return [];
+    return [{ asked, row, key, ...judgeByPlaces(tables, row, key) }];
   });
-  const found = named.filter(({ row, key }) => isFirst(tables, row, key));
-  const answers = takeOrdinary(tables, time, Number(values[0]), found);
-  for (const { key } of found) {
-    key.in_use++;
-    noteStarts(key, time.clock, 1);
+  const started = met.filter(({ starts }) => starts);
+  const parked = met.filter(({ parks }) => parks);
+  const answers = takeOrdinary(tables, time, nodeId, started);
+  const called: OpenJobRow[] = [];
+  for (const { row, key } of parked) {
+    row.due_at = null;
+    key.waiting[row.region] = (key.waiting[row.region] ?? 0) + 1;
   }
-  return answers;
+  for (const [key, taken] of Map.groupBy([...started, ...parked], (each) => each.key)) {
+    key.in_use += taken.filter(({ starts }) => starts).length;
+    noteStarts(key, time.clock, 0);
+    const isCalled = taken.some(({ parks }) => parks) && key.in_use < (key.concurrency ?? 0);
+    const room = isCalled ? roomOf(key, key.in_use) : 0;
+    const calledOfKey = callGate(time.now, headsOf(tables, key, gateOf(key.flow_key), room));
+    leaveQueue(key, calledOfKey);
+    called.push(...calledOfKey);
+  }
+  const rows = calledArrays(tables, called);
+  return [
+    ...answers.map((answer) => ({ ...answer, is_granted: true, called: null })),
+    ...[...parked.map(({ asked }) => asked.n), ...gone].map((n) => ({ n, is_granted: false, called: null })),
+    ...(rows === null ? [] : [{ n: 0, is_granted: false, called: rows }]),
+  ];
 };
 
 /** Whether the short way may take attempts of a key: only free places decide, and it would have to call none. */
@@ -299,9 +325,18 @@ function isOpenTo({ concurrency, in_use, rate_count, paused, waiting }: FlowKeyR
   return isScarce || waiting.every((count) => count === 0);
 }
 
-/** Whether fewer attempts stand before it at the gate than places are free. */
-function isFirst(tables: Tables, row: OpenJobRow, key: FlowKeyRow): boolean {
-  if (key.concurrency === null) return true;
+/**
+ * Whether the key's free places let an attempt start, by its place in the queue over all regions; if not, whether it parks, by
+ * its place in the queue of its region.
+ */
+function judgeByPlaces(
+  tables: Tables,
+  row: OpenJobRow,
+  key: FlowKeyRow,
+): { starts: boolean; parks: boolean } {
+  if (key.concurrency === null) return { starts: true, parks: false };
+  const free = key.concurrency - key.in_use;
   const before = rowsAtGate(tables, row, gateOf(key.flow_key)).filter((other) => byTurn(other, row) < 0);
-  return before.length < key.concurrency - key.in_use;
+  const starts = before.length < free;
+  return { starts, parks: !starts && before.filter(({ region }) => region === row.region).length >= free };
 }

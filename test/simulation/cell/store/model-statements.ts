@@ -7,11 +7,12 @@ import * as firings from "./firings.ts";
 import { changeFlowKey, emptyGateCalls } from "./flow-keys.ts";
 import * as hosts from "./host-gates.ts";
 import { claimKeyed, claimWhole } from "./keyed-claims.ts";
+import { findStarted, settleKeyed } from "./keyed-settlements.ts";
 import * as members from "./members.ts";
 import { toMs } from "./parameters.ts";
 import { listParked, park, release } from "./parking.ts";
 import { listLost, listLostDeliveries } from "./rescues.ts";
-import { settle, settleKeyed, settleOrdinary, settleWhole } from "./settlements.ts";
+import { settle, settleOrdinary, settleWhole } from "./settlements.ts";
 import * as sweeps from "./sweeps.ts";
 import type { Statement, Tables } from "./tables.ts";
 
@@ -71,6 +72,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   settle_whole: settleWhole,
   settle_ordinary: settleOrdinary,
   settle_keyed: settleKeyed,
+  find_started: findStarted,
   claim_deliveries: claimDeliveries,
   settle_deliveries: settleDeliveries,
   settle_failed_deliveries: settleDeliveries,

@@ -39,8 +39,12 @@ import { emptyHostCalls, lookAtHosts } from "../../../../shared/store/queue/host
 import { listParkedHosts, releaseParked } from "../../../../shared/store/queue/parked.ts";
 import { parkAttempts } from "../../../../shared/store/queue/parking.ts";
 import { isPlain, type Settlement, settleAttempts } from "../../../../shared/store/queue/settle.ts";
-import { settleKeyed } from "../../../../shared/store/queue/settle-keyed.ts";
-import { isLast, settleOrdinary } from "../../../../shared/store/queue/settle-ordinary.ts";
+import { findStarted, settleKeyed } from "../../../../shared/store/queue/settle-keyed.ts";
+import {
+  isLast,
+  type LastSettlement,
+  settleOrdinary,
+} from "../../../../shared/store/queue/settle-ordinary.ts";
 import * as shards from "../../../../shared/store/queue/shards.ts";
 import { listShardsInUse, refillLanes, sweepShards } from "../../../../shared/store/queue/sweep.ts";
 import { findEndpointUrls, findTargetUrls } from "../../../../shared/store/queue/target-urls.ts";
@@ -183,7 +187,7 @@ export class ModelSteps {
 
   /** Claims attempts that are due of one key, at watched hosts or as probes of hosts, or any attempts. */
   claim(): Ask | null {
-    const meant = this.random.pick(["any", "watched", "probes", ...KEYS]);
+    const meant = this.random.pick(["any", "watched", "probes", "probes", "probes", ...KEYS]);
     const isMeant = (row: OpenJobRow) =>
       meant === "any" ||
       (row.due_at !== null &&
@@ -216,13 +220,29 @@ export class ModelSteps {
     const arePlain = this.random.chance(0.5);
     const started = this.openJobs((row) => row.run_id !== null);
     const probes = started.filter((row) => this.isProbe(row));
-    const settlements = this.some(probes.length > 0 && this.random.chance(0.5) ? probes : started)
+    const settlements = this.some(probes.length > 0 && this.random.chance(0.8) ? probes : started)
       .map((row) => this.settlementOf(row))
       .filter(({ isPlain }) => isPlain || !arePlain);
     const last = settlements.filter(isLast);
-    const run = this.random.pick([settleOrdinary, settleKeyed]);
-    if (this.random.chance(0.4)) return last.length === 0 ? null : async (db) => run(db, last);
+    if (this.random.chance(0.2)) return last.length === 0 ? null : (db) => settleOrdinary(db, last);
+    if (this.random.chance(0.3)) return last.length === 0 ? null : this.settleKeyed(last);
     return settlements.length === 0 ? null : (db) => settleAttempts(db, settlements);
+  }
+
+  /** Asks for most of the next attempts under the run ids of the settled ones' successors, and finds what was started. */
+  private settleKeyed(last: readonly LastSettlement[]): Ask {
+    const node = this.nodeId();
+    const settlements = last.map((settlement) => ({
+      ...settlement,
+      nextRunId: this.random.chance(0.8) ? this.ids.next(RUN_PREFIX, this.nowMs) : null,
+    }));
+    return async (db) => {
+      const settled = await settleKeyed(db, node, settlements);
+      const runs = settlements.flatMap(({ projectNo, environment, nextRunId }) =>
+        nextRunId === null ? [] : [{ projectNo, environment, runId: nextRunId }],
+      );
+      return { ...settled, found: runs.length === 0 ? [] : await findStarted(db, node, runs) };
+    };
   }
 
   private isProbe({ id }: OpenJobRow): boolean {
@@ -255,7 +275,9 @@ export class ModelSteps {
     };
     const isGood = random.chance(0.4);
     const { target_url } = this.tables.jobs.get(row.id) as JobRow;
-    const found = random.pick(["nobody", "nobody", "somebody", "unknown"]);
+    // Mostly a probe is in vain, so that hosts stay down and another attempt is the probe.
+    const isInVain = this.isProbe(row) && random.chance(0.8);
+    const found = isInVain ? "nobody" : random.pick(["nobody", "nobody", "somebody", "unknown"]);
     const met =
       found === "unknown" ? undefined : { host: hostOfTarget(target_url), nobody: found === "nobody" };
     const error = isGood ? null : 'an error, with "quotes" and {braces}';

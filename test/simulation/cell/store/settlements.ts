@@ -1,5 +1,3 @@
-import { START_SHIFT_MS } from "../../../../shared/domain/run.ts";
-import { HOSTS_WATCHED } from "../../../../shared/store/database/codes.ts";
 import { ENDS_HEARD } from "../../../../shared/store/queue/settle-ordinary.ts";
 import {
   anyWaits,
@@ -38,9 +36,9 @@ import {
   type StatementTime,
   type Tables,
 } from "./tables.ts";
-import { moveTags, noteShiftedRun, shiftMsOf, tagRun } from "./tags.ts";
+import { moveTags, noteShiftedRun, tagRun } from "./tags.ts";
 
-/** settleAttempts, settleOrdinary and settleKeyed (shared/store/queue), with the events for endpoints. */
+/** settleAttempts and settleOrdinary (shared/store/queue), with the events for endpoints. */
 
 const QUEUED = 0;
 
@@ -115,7 +113,7 @@ export const settleWhole: Statement = (tables, time, values) => {
   ];
 };
 
-function keyOfJob(tables: Tables, place: Place & { id: string }): FlowKeyRow | undefined {
+export function keyOfJob(tables: Tables, place: Place & { id: string }): FlowKeyRow | undefined {
   const name = rowAt(tables.open_jobs, place, place.id)?.flow_key ?? null;
   return name === null ? undefined : tables.flow_keys.get(flowKeyOf(place, name));
 }
@@ -345,14 +343,14 @@ function deliveryId(runId: string, webhookId: string, now: Instant): string {
 }
 
 /** An attempt that a short way ends, with the status of its job. */
-interface LastAttempt {
+export interface LastAttempt {
   outcome: Outcome;
   row: OpenJobRow;
   status: number;
 }
 
 /** The attempts that a short way may end: those of ordinary projects that have none of the bits of `heard`. */
-function readLast(tables: Tables, values: readonly unknown[], heard = ENDS_HEARD): LastAttempt[] {
+export function readLast(tables: Tables, values: readonly unknown[], heard = ENDS_HEARD): LastAttempt[] {
   const ordinary = new Set(
     numbers(values[0]).filter((no) => {
       const flow = tables.flows.get(no);
@@ -370,7 +368,7 @@ function readLast(tables: Tables, values: readonly unknown[], heard = ENDS_HEARD
 }
 
 /** Ends the jobs. Returns the rows that answer their attempts. */
-function endLast(
+export function endLast(
   tables: Tables,
   now: Instant,
   values: readonly unknown[],
@@ -405,38 +403,3 @@ export const settleOrdinary: Statement = (tables, { now }, values) =>
     values,
     readLast(tables, values).filter(({ row }) => row.flow_key === null),
   );
-
-export const settleKeyed: Statement = (tables, { now }, values) => {
-  const found = readLast(tables, values, ENDS_HEARD | HOSTS_WATCHED).flatMap((attempt) => {
-    const key = keyOfJob(tables, attempt.row);
-    const isInTime =
-      shiftMsOf(attempt.outcome.attemptId, attempt.row.started_at as Instant) <= START_SHIFT_MS;
-    return key?.rate_count === null && isInTime ? [{ attempt, key }] : [];
-  });
-  const places = found.map(({ attempt: { row }, key }) => ({ key, frees: row.has_place === true }));
-  const answers = endLast(
-    tables,
-    now,
-    values,
-    found.map(({ attempt }) => attempt),
-  );
-  const called = [...Map.groupBy(places, ({ key }) => key)].flatMap(([key, left]) =>
-    leaveKeyAlone(tables, key, left.filter(({ frees }) => frees).length, now),
-  );
-  return [
-    ...answers.map((answer) => ({ ...answer, shard: null })),
-    ...calledColumns(tables, called).map(({ id, ...row }) => ({ n: 0, job_id: id, canceled: false, ...row })),
-  ];
-};
-
-/** The same as leaveKey for a key without a rate. It looks only into regions in which attempts are parked. */
-function leaveKeyAlone(tables: Tables, key: FlowKeyRow, freed: number, now: Instant): OpenJobRow[] {
-  const heads = headsOf(tables, key, gateOf(key.flow_key), roomOf(key, key.in_use - freed));
-  const called = callGate(
-    now,
-    heads.filter(({ region }) => (key.waiting[region] ?? 0) > 0),
-  );
-  key.in_use = Math.max(key.in_use - freed, 0);
-  leaveQueue(key, called);
-  return called;
-}
