@@ -18,7 +18,7 @@ import { storeJobs } from "./harness/jobs.ts";
 import { formatCount, median, printTable, summarize } from "./harness/measure.ts";
 import { type OwnCell, type Sink, startOwnCell } from "./harness/own-cell.ts";
 import { until } from "./harness/processes.ts";
-import { vacuumAndWrite } from "./harness/vacuum.ts";
+import { analyze, vacuumAndWrite } from "./harness/vacuum.ts";
 
 /**
  * What do flow keys cost, and what does a key with a long queue do to others? Jobs of many keys and as many jobs without a key are
@@ -100,7 +100,11 @@ async function measureDrain(cell: OwnCell, sink: Sink): Promise<void> {
     "of one key after another": [],
   };
   for (let round = 0; round < rounds; round++)
-    for (const kind of KINDS) drained[kind].push(await drain(cell, sink, project.no, kind, total));
+    for (const kind of KINDS) {
+      const figures = await drain(cell, sink, project.no, kind, total);
+      drained[kind].push(figures);
+      console.log(`${kind}: ${formatCount(figures.perS)} jobs/s`);
+    }
   console.log(
     `${formatCount(total)} stored jobs, ${jobsPerKey} of each of ${formatCount(keyCount)} keys with concurrency ${concurrency}`,
   );
@@ -143,7 +147,7 @@ async function drain(
     ...(kind === "without a key" ? {} : { flow: { key: keyOf(kind, index), concurrency } }),
   }));
   if (Date.now() > runAt) throw new Error("the jobs were due before the last was stored");
-  await cell.db.run("analyze", "ANALYZE", []);
+  await analyze(cell.databaseUrl);
   await Bun.sleep(Math.max(0, runAt - LEAD_MS / 4 - Date.now()));
   writeFileSync(`/proc/${cell.worker.pid}/clear_refs`, "5");
   const sweptBefore = await readSweeps(cell);
