@@ -175,6 +175,22 @@ describe("the requests in flight to one host", () => {
     expect([hosts.mayClaimBlindly(), hosts.mayClaimFor("wide")]).toEqual([false, false]);
   });
 
+  test("are not filled up by settlements that start another attempt: the last place is left, and half of a lowered limit", () => {
+    const taken = (requests: number | null, inFlight: number) => {
+      const hosts = new RequestsPerHost({ attemptsMax: 100, perHostMax: 10 });
+      if (requests !== null) hosts.lower([{ host: "a.example", requests }]);
+      for (let index = 0; index < inFlight; index++) hosts.add("b.example");
+      let count = 0;
+      while (count < 100 && hosts.mayTakeBlindly()) {
+        hosts.add(null);
+        count++;
+      }
+      return count;
+    };
+    expect([taken(null, 0), taken(null, 7), taken(null, 9), taken(null, 10)]).toEqual([9, 2, 0, 0]);
+    expect([taken(6, 0), taken(6, 8), taken(1, 0), taken(0, 0)]).toEqual([3, 1, 0, 0]);
+  });
+
   test("leave other hosts free", () => {
     const hosts = new RequestsPerHost(LIMITS);
     for (let count = 0; count < 5; count++) hosts.add("full");

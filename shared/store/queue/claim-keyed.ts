@@ -9,7 +9,7 @@ import {
   readOrdinary,
 } from "./claim-ordinary.ts";
 import { byRegion, calledLanes, HEADS, roomOf, sameKey, USED_AT } from "./flow-gates.ts";
-import { countRuns } from "./month.ts";
+import { countRuns, countUsage } from "./month.ts";
 import { countByEnvironment, TAKE_FREE_PERMITS } from "./permits.ts";
 import { SWEEP_LAG_MS } from "./sweep.ts";
 
@@ -18,7 +18,7 @@ import { SWEEP_LAG_MS } from "./sweep.ts";
  * are due, stand in their key's queue, and are among the first that the key has places for. It parks those that have as many
  * before them in their own region, and tells which were gone before it began. It leaves the rest to claimAttempts, unchanged:
  * attempts to be put off, attempts that are parked or have their place already, jobs without a key, and jobs of a key that is
- * paused, has a rate, or would have to call others though none is parked. For each claim that it answers, claimAttempts would have
+ * paused, has a rate, or has many free places while others are parked. For each claim that it answers, claimAttempts would have
  * answered the same and left the same rows.
  *
  * One self-committing statement, with the locks of claimAttempts in their order. A job's key never changes, so the key is read
@@ -60,7 +60,7 @@ type KeyedRow = OrdinaryRow & { is_granted: boolean; called: CalledRow[] | null 
 
 const IS_AT_GATE =
   "coalesce(o.gate = 'k' || o.flow_key AND o.due_at <= now() AND o.parked_host IS NULL, false)";
-/** What was so when the statement began is still so: a job that is over, a later attempt, an attempt on another node. */
+/** The attempt is not owed and never will be: its job is over or owes a later attempt, or another node has the attempt. */
 const IS_GONE = "o.attempt IS NULL OR o.attempt > a.attempt OR o.attempt = a.attempt AND o.node_id <> $1";
 
 const CLAIM_KEYED = `
@@ -149,12 +149,7 @@ WITH flow AS MATERIALIZED (
     FROM ${countByEnvironment("taken")}
    CROSS JOIN clock
    WHERE f.project_no = c.project_no
-), usage AS (
-  INSERT INTO usage_days AS u (project_no, day, region, runs)
-  SELECT project_no, clock.day, region, count(*) FROM taken CROSS JOIN clock
-   GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-      ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + excluded.runs
-)
+), ${countUsage("taken")}
 SELECT t.n::int AS n, true AS is_granted, t.attempts_allowed, ${epochMs("CASE WHEN t.attempt = 1 THEN j.run_at ELSE t.parked_due_at END")} AS scheduled_at,
        ${epochMs("t.started_at")} AS started_at, j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds,
        j.cap_seconds, true AS is_tagged, true AS is_keyed, coalesce(t.trace, j.trace) AS trace,

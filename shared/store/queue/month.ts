@@ -39,6 +39,14 @@ export const countRuns = (runs: string): string =>
   `month_runs = ${runsOf("f.month", "f.month_runs", "clock.month")} + ${runs},
          month = greatest(f.month, clock.month)`;
 
+/** Counts the started attempts (`rows`) in the usage of their projects, at `clock`. */
+export const countUsage = (rows: string): string => `usage AS (
+  INSERT INTO usage_days AS u (project_no, day, region, runs)
+  SELECT project_no, clock.day, region, count(*) FROM ${rows} CROSS JOIN clock
+   GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+      ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + excluded.runs
+)`;
+
 /**
  * For a locked flow (f), before the clock is read. RUNS_LEFT_AT_LEAST is how many runs are left of the month that the flow counts
  * (null: no limit). More are left if the clock then says that a later month has begun. MONTH_HAS_BEGUN tells whether the counted month

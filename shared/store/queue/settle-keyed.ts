@@ -7,7 +7,7 @@ import { type Database, epochMs } from "../database/database.ts";
 import { type GrantedAttempt, type GrantedRow, readGranted } from "./claim.ts";
 import { byRegion, calledLanes, roomOf, sameKey, USED_AT } from "./flow-gates.ts";
 import { isInTime, moveTags, OPEN_STATE } from "./job-tags.ts";
-import { countRuns, fitsMonth, MONTH_HAS_BEGUN, RUNS_LEFT_AT_LEAST } from "./month.ts";
+import { countRuns, countUsage, fitsMonth, MONTH_HAS_BEGUN, RUNS_LEFT_AT_LEAST } from "./month.ts";
 import { countHandedOn, FREE_FOR_ANY, HAND_ON_PERMITS } from "./permits.ts";
 import { mayReach } from "./quota-events.ts";
 import type { SettledItem } from "./settle.ts";
@@ -237,12 +237,7 @@ WITH living AS MATERIALIZED (
     FROM ${countHandedOn("attempt", "started")}
    CROSS JOIN clock
    WHERE f.project_no = c.project_no
-), usage AS (
-  INSERT INTO usage_days AS u (project_no, day, region, runs)
-  SELECT project_no, clock.day, region, count(*) FROM started CROSS JOIN clock
-   GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-      ON CONFLICT (project_no, day, region) DO UPDATE SET runs = u.runs + excluded.runs
-), waiting AS MATERIALIZED (
+), ${countUsage("started")}, waiting AS MATERIALIZED (
   SELECT array_agg(k.project_no) AS projects, array_agg(k.environment) AS environments, array_agg('k' || k.flow_key) AS gates,
          array_agg(w.region) AS regions, array_agg(k.room) AS rooms
     FROM (SELECT k.*, ${roomOf("k.in_use")} AS room
