@@ -2,12 +2,13 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { idToUuid } from "../../domain/ids.ts";
 import type { ProjectNo } from "../../domain/scope.ts";
 import { explain, recordStatements } from "../plan-test-support.ts";
-import { startStore, type TestStore } from "../test-support.ts";
+import { settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimWhole } from "./claim.ts";
 import { claimKeyed } from "./claim-keyed.ts";
 import { emptyGateCalls } from "./gate-calls.ts";
 import { releaseParked } from "./parked.ts";
 import { parkAttempts } from "./parking.ts";
+import { type KeyedSettlement, settleKeyed } from "./settle-keyed.ts";
 import { SWEEP_LAG_MS } from "./sweep.ts";
 
 /** The low-water mark of a flow key's queue (claim-keyed.ts). */
@@ -112,6 +113,43 @@ test("a claim reads no index entries of attempts that started before, which no v
   await store.query(call, [project, true]);
   expect(await pagesOf(third)).toBeGreaterThan(after + 50);
   await snapshot.query("COMMIT");
+});
+
+describe("a settlement that hands a place on", () => {
+  /** Hands the place of one attempt on to another, which is due so many ms after the mark. Answers by how many ms the mark has moved. */
+  async function handOn(mark: string, dueMsAfter: number): Promise<number> {
+    const project = await store.addProject();
+    const [first = "", second = ""] = await addQueue(project, 2, 1);
+    const started = await store.start(nodeId, project, first);
+    const [before] = await store.query<{ mark: string }>(
+      `UPDATE flow_keys SET queue_since = now() + $2::interval WHERE project_no = $1 RETURNING queue_since::text AS mark`,
+      [project, mark],
+    );
+    await store.query(
+      "UPDATE open_jobs SET due_at = at, parked_due_at = at FROM (SELECT $2::timestamptz + $3 * interval '1 ms' AS at) d WHERE job_id = $1",
+      [idToUuid(second), before?.mark, dueMsAfter],
+    );
+    const settlement: KeyedSettlement = {
+      ...{ ...settlementOf(started), next: { status: "succeeded" } },
+      nextRunId: store.newRunId(),
+    };
+    const { next } = await settleKeyed(store.db, nodeId, [settlement]);
+    expect(next[0]?.granted.jobId).toBe(second);
+    const [after] = await store.query<{ moved: number }>(
+      "SELECT extract(epoch FROM queue_since - $2::timestamptz)::float8 * 1000 AS moved FROM flow_keys WHERE project_no = $1",
+      [project, before?.mark],
+    );
+    return after?.moved ?? Number.NaN;
+  }
+
+  test("moves the mark on, but not for a short step", async () => {
+    expect([await handOn("-1 min", 99), await handOn("-1 min", 100)]).toEqual([0, 100]);
+  });
+
+  test("moves the mark back at once", async () => {
+    // A mark of the future, from before the clock was set back.
+    expect(await handOn("1 hour", -3_700_000)).toBe(-3_700_000);
+  });
 });
 
 test("a claim of a key without a limit leaves the mark, since it does not look for what stands before", async () => {

@@ -23,6 +23,9 @@ import {
 } from "./settle-ordinary.ts";
 import { SWEEP_LAG_MS } from "./sweep.ts";
 
+/** How far the low-water mark of a key's queue moves on at once while places are handed on. Looks pass the started attempts behind it. */
+const MARK_STEP_MS = 100;
+
 /** A settlement, and the run id under which its node takes the next attempt of the key; null if it takes none. */
 export interface KeyedSettlement extends LastSettlement {
   nextRunId: string | null;
@@ -51,7 +54,7 @@ export interface KeyedSettled {
  *
  * The place is handed on if the settlement has a `nextRunId`, its node lives, and the project is ordinary for a claim as well
  * (claim-ordinary.ts): the attempt that is next in the key's queue, over all regions, starts on the same node with the same permit
- * (start_next of migration 0033). So a queue costs one statement an attempt, and no attempt of it waits for a hint and a claim. If the
+ * (start_next of migration 0034). So a queue costs one statement an attempt, and no attempt of it waits for a hint and a claim. If the
  * next may not start there, or no place is free by the key's limits, it is called, as settleAttempts does. For each settlement that this
  * statement makes, settleAttempts, and then claimAttempts for the attempts that it starts, would have answered the same and left the same
  * rows.
@@ -260,8 +263,8 @@ WITH living AS MATERIALIZED (
   UPDATE flow_keys k
      SET used_at = ${USED_AT}, in_use = greatest(k.in_use - s.freed, 0),
          waiting = ${byRegion((region) => `k.waiting[${region + 1}] - s.gone[${region + 1}]`)},
-         queue_since = CASE WHEN s.head_due_at IS NULL THEN k.queue_since ELSE least(s.head_due_at, now() - interval '${SWEEP_LAG_MS} ms') END
-    FROM (SELECT project_no, environment, flow_key, sum(freed)::int AS freed, min(head_due_at) AS head_due_at,
+         queue_since = coalesce(s.since, k.queue_since)
+    FROM (SELECT project_no, environment, flow_key, sum(freed)::int AS freed, least(min(head_due_at), CASE WHEN count(head_due_at) > 0 THEN now() - interval '${SWEEP_LAG_MS} ms' END) AS since,
                  ${byRegion((region) => `count(*) FILTER (WHERE gone_region = ${region})`)} AS gone
             FROM (SELECT project_no, environment, flow_key, freed, NULL::timestamptz AS head_due_at, NULL::smallint AS gone_region FROM left_places
                   UNION ALL
@@ -270,7 +273,10 @@ WITH living AS MATERIALIZED (
                   SELECT project_no, environment, flow_key, 0, NULL, region FROM called) changes
            GROUP BY 1, 2, 3
           OFFSET 0) s
+   -- Most places of a long queue are handed on. The low-water mark moves on in steps, so that most of these write no row of flow_keys.
    WHERE ${sameKey("k", "s")}
+     AND (s.freed <> 0 OR 0 < ANY (s.gone) OR s.since < k.queue_since OR s.since >= k.queue_since + interval '${MARK_STEP_MS} ms'
+          OR k.used_at < now() - interval '1 hour')
 )
 SELECT 'settled' AS kind, n::int AS n, attempt, canceled, NULL::int AS project_no, NULL::smallint AS environment, NULL::smallint AS region,
        NULL::smallint AS shard, NULL::uuid AS job_id, NULL::float8 AS due_at, NULL::uuid AS run_id, NULL::smallint AS attempts_allowed,
