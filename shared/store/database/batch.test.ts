@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { inTime } from "../test-support.ts";
 import { type BatcherOptions, createBatcher } from "./batch.ts";
 import { StoreUnavailable } from "./database.ts";
-import { STUCK_AFTER_MS, Turns } from "./turns.ts";
+import { PASSED_MAX, STUCK_AFTER_MS, Turns } from "./turns.ts";
 
 /** A statement that the test ends. */
 interface Statement {
@@ -146,7 +146,7 @@ describe("batchers with the same turns", () => {
         [three, "p2"],
         [two, "p3"],
         [one, "p4"],
-        [three, "q1"],
+        [three, "p5"],
       ] as const) {
         answers.push(harness.batcher.submit(item));
         await turn();
@@ -154,15 +154,15 @@ describe("batchers with the same turns", () => {
       expect(began()).toEqual([[["p1"]], [], []]);
       one.statements[0]?.end();
       await turn();
-      expect(began()).toEqual([[["p1"]], [], [["p2", "q1"]]]);
+      expect(began()).toEqual([[["p1"]], [], [["p2", "p5"]]]);
       three.statements[0]?.end();
       await turn();
-      expect(began()).toEqual([[["p1"]], [["p3"]], [["p2", "q1"]]]);
+      expect(began()).toEqual([[["p1"]], [["p3"]], [["p2", "p5"]]]);
       two.statements[0]?.end();
       await turn();
-      expect(began()).toEqual([[["p1"], ["p4"]], [["p3"]], [["p2", "q1"]]]);
+      expect(began()).toEqual([[["p1"], ["p4"]], [["p3"]], [["p2", "p5"]]]);
       one.statements[1]?.end();
-      expect(await Promise.all(answers)).toEqual(["P1", "P2", "P3", "P4", "Q1"]);
+      expect(await Promise.all(answers)).toEqual(["P1", "P2", "P3", "P4", "P5"]);
     });
   });
 
@@ -173,6 +173,97 @@ describe("batchers with the same turns", () => {
     expect([one.batches(), two.batches()]).toEqual([[["p"]], [["q"]]]);
     for (const { statements } of [two, one]) statements[0]?.end();
     expect(await Promise.all(answers)).toEqual(["P", "Q"]);
+  });
+
+  test("let items whose lock is free go before those whose lock is taken", async () => {
+    await inTime(STUCK_AFTER_MS, async () => {
+      const [one, two] = harnesses();
+      const answers = [one.batcher.submit("p1")];
+      await turn();
+      for (const item of ["p2", "q1", "p3"]) answers.push(two.batcher.submit(item));
+      await turn();
+      expect(two.batches()).toEqual([["q1"]]);
+      one.statements[0]?.end();
+      await turn();
+      // A batcher has one statement under way at a time.
+      expect(two.batches()).toEqual([["q1"]]);
+      two.statements[0]?.end();
+      await turn();
+      expect(two.batches()).toEqual([["q1"], ["p2", "p3"]]);
+      two.statements[1]?.end();
+      expect(await Promise.all(answers)).toEqual(["P1", "P2", "Q1", "P3"]);
+    });
+  });
+
+  test("begin at once with an item whose lock is free, though others have waited for theirs", async () => {
+    await inTime(STUCK_AFTER_MS, async () => {
+      const [one, two] = harnesses();
+      const answers = [one.batcher.submit("p1")];
+      await turn();
+      answers.push(two.batcher.submit("p2"));
+      await turn();
+      answers.push(two.batcher.submit("q1"));
+      await turn();
+      expect(two.batches()).toEqual([["q1"]]);
+      for (const { statements } of [one, two]) statements[0]?.end();
+      await turn();
+      two.statements[1]?.end();
+      expect(await Promise.all(answers)).toEqual(["P1", "P2", "Q1"]);
+    });
+  });
+
+  test("that give way let others pass, but not for ever", async () => {
+    await inTime(STUCK_AFTER_MS, async () => {
+      const turns = { shared: new Turns(), lockOf: (item: string) => item[0] };
+      const [first, last] = [
+        createHarness({ turns }),
+        createHarness({ turns: { ...turns, givesWay: true } }),
+      ];
+      const answers = [first.batcher.submit("p")];
+      await turn();
+      answers.push(last.batcher.submit("p last"));
+      await turn();
+      for (let passed = 0; passed < PASSED_MAX; passed++) {
+        expect(last.batches()).toEqual([]);
+        answers.push(first.batcher.submit("p"));
+        first.statements.at(-1)?.end();
+        await turn();
+      }
+      expect(first.batches()).toHaveLength(PASSED_MAX + 1);
+      answers.push(first.batcher.submit("p"));
+      first.statements.at(-1)?.end();
+      await turn();
+      expect([first.batches().length, last.batches()]).toEqual([PASSED_MAX + 1, [["p last"]]]);
+      last.statements[0]?.end();
+      await turn();
+      first.statements.at(-1)?.end();
+      expect(await Promise.all(answers)).toHaveLength(PASSED_MAX + 3);
+    });
+  });
+
+  test("come to the lock of another batcher that always has items for it, also if each has a statement under way", async () => {
+    await inTime(STUCK_AFTER_MS, async () => {
+      const [one, two] = harnesses();
+      const answers = [one.batcher.submit("p"), two.batcher.submit("q")];
+      await turn();
+      answers.push(one.batcher.submit("q of one"), two.batcher.submit("p of two"));
+      for (let round = 0; round < 6; round++)
+        for (const [{ batcher, statements }, item] of [
+          [one, "p"],
+          [two, "q"],
+        ] as const) {
+          answers.push(batcher.submit(item));
+          statements.at(-1)?.end();
+          await turn();
+        }
+      expect(one.batches().flat()).toContain("q of one");
+      expect(two.batches().flat()).toContain("p of two");
+      for (let round = 0; round < 20; round++) {
+        for (const { statements } of [one, two]) statements.at(-1)?.end();
+        await turn();
+      }
+      expect(await Promise.all(answers)).toHaveLength(16);
+    });
   });
 
   test("do not wait for a statement that seems stuck", async () => {

@@ -1,5 +1,5 @@
 import { StoreUnavailable } from "./database.ts";
-import { STUCK_AFTER_MS, type Turns } from "./turns.ts";
+import { STUCK_AFTER_MS, type Standing, type Turns } from "./turns.ts";
 
 /**
  * Group commit (DeWitt et al., 1984): items that arrive while one statement is under way join the next one. Many items
@@ -29,8 +29,16 @@ export interface BatcherOptions<Item, Answer> {
   gatherMs?: number;
   /** How many items are enough: the next statement does not wait for more. At most `itemsMax`. */
   gatheredEnough?: number;
-  /** Statements of batchers with the same turns that need a lock in common run one after the other. An item may need none: null. */
-  turns?: { shared: Turns<unknown>; lockOf(item: Item): unknown };
+  /**
+   * Statements of batchers with the same turns that need a lock in common run one after the other. Items whose lock is taken do not keep
+   * others waiting. An item may need none: null.
+   */
+  turns?: {
+    shared: Turns<unknown>;
+    lockOf(item: Item): unknown;
+    /** Its statements come after those of the others that wait for the same lock (turns.ts). */
+    givesWay?: boolean;
+  };
   /** Owners of items take turns, item by item. If it is left out, items go in the order in which they came. */
   ownerOf?(item: Item): unknown;
   bytesOf?(item: Item): number;
@@ -75,6 +83,18 @@ interface Member<Item, Answer> {
   reject(error: unknown): void;
 }
 
+/** The items of the next statement and the locks that it needs. */
+interface Next<Item, Answer> {
+  members: Member<Item, Answer>[];
+  /** Those that do not fit, or whose lock is taken. */
+  left: Member<Item, Answer>[];
+  isFull: boolean;
+  locks: Set<unknown>;
+  /** The locks of others that are taken, and when the first of these seems stuck. */
+  taken: Set<unknown>;
+  turnAt: number;
+}
+
 interface Queue<Item, Answer> {
   submit(item: Item, bytes: number): Promise<Answer>;
   drain(): Promise<void>;
@@ -102,57 +122,90 @@ function createQueue<Item, Answer>({
   /** The items that have come per millisecond, averaged over RATE_OVER_MS. */
   let rate = 0;
   let drained: (() => void)[] = [];
+  /** All that wait need locks that are taken. */
+  let isBlocked = false;
+  const standing: Standing = { givesWay: turns?.givesWay ?? false, tryAgain: startBatches };
 
   function startBatches(): void {
     clearTimeout(timer);
+    isBlocked = false;
     while (waiting.length > 0 && underWay.size < IN_FLIGHT_MAX) {
-      const count = countNext();
       const now = performance.now();
-      const locks = locksOf(count);
-      const turnAt = turns?.shared.nextAt(locks) ?? now;
-      const waitMs = Math.max(startsAt(count), turnAt) - now;
+      const next = takeNext(now);
+      isBlocked = next.members.length === 0;
+      const waitMs = (isBlocked ? next.turnAt : startsAt(next)) - now;
+      turns?.shared.stand(standing, waitMs > 0 ? next.taken.union(next.locks) : next.taken);
       if (waitMs > 0) {
-        if (turnAt > now) turns?.shared.stand(startBatches);
         // Bun drops the fraction of a timer, which would fire too early and be set once more.
         timer = setTimeout(startBatches, Math.ceil(waitMs));
         return;
       }
-      rate = (rate * RATE_OVER_MS + count) / (RATE_OVER_MS + now - begunAt);
+      rate = (rate * RATE_OVER_MS + next.members.length) / (RATE_OVER_MS + now - begunAt);
       begunAt = now;
-      start(count, locks);
+      start(next);
     }
+    if (waiting.length === 0) turns?.shared.stand(standing, new Set());
     if (waiting.length > 0 || underWay.size > 0) return;
     for (const resolve of drained) resolve();
     drained = [];
   }
 
-  function locksOf(count: number): ReadonlySet<unknown> {
-    const locks = new Set<unknown>(turns && waiting.slice(0, count).map(({ item }) => turns.lockOf(item)));
-    locks.delete(null);
-    return locks;
+  /** The items of the next statement: the first that wait, but for those whose lock is taken. */
+  function takeNext(now: number): Next<Item, Answer> {
+    const next: Next<Item, Answer> = {
+      ...{ members: [], left: [], isFull: false },
+      ...{ locks: new Set(), taken: new Set(), turnAt: Number.POSITIVE_INFINITY },
+    };
+    let bytes = 0;
+    const mayBegin = (lock: unknown) => {
+      if (lock === null || next.locks.has(lock)) return true;
+      if (next.taken.has(lock)) return false;
+      const turnAt = turns?.shared.nextAt(standing, lock) ?? now;
+      if (turnAt <= now) return true;
+      next.taken.add(lock);
+      next.turnAt = Math.min(next.turnAt, turnAt);
+      return false;
+    };
+    for (const [place, member] of waiting.entries()) {
+      const lock = turns?.lockOf(member.item) ?? null;
+      if (!mayBegin(lock)) next.left.push(member);
+      else {
+        bytes += member.bytes;
+        next.isFull = next.members.length === itemsMax || (next.members.length > 0 && bytes > bytesMax);
+        if (next.isFull) {
+          next.left = next.left.concat(waiting.slice(place));
+          break;
+        }
+        next.members.push(member);
+        if (lock !== null) next.locks.add(lock);
+      }
+    }
+    return next;
   }
 
-  /** When the next statement may begin if it takes `count` items. */
-  function startsAt(count: number): number {
+  /** When the statement may begin. */
+  function startsAt({ members, isFull }: Next<Item, Answer>): number {
     const [oldestAt] = underWay.values();
     if (oldestAt !== undefined) return oldestAt + STUCK_AFTER_MS;
-    const isEnough = count < waiting.length || count >= gatheredEnough || rate * gatherMs < GATHERED_MIN;
+    const isEnough = isFull || members.length >= gatheredEnough || rate * gatherMs < GATHERED_MIN;
     return begunAt + (isEnough ? 0 : gatherMs);
   }
 
-  function start(count: number, locks: ReadonlySet<unknown>): void {
-    const members = waiting.slice(0, count);
-    waiting = waiting.slice(count);
+  function start({ members, left, locks }: Next<Item, Answer>): void {
+    waiting = left;
     takenTurn = members.at(-1)?.turn ?? takenTurn;
     if (waiting.length === 0) lastTurns.clear();
     const statement = Symbol();
     underWay.set(statement, begunAt);
-    const endTurn = turns?.shared.begin(begunAt, locks);
+    const endTurn = turns?.shared.begin(standing, begunAt, locks) ?? startBatches;
     void settleBatch(run, members).then(() => {
       underWay.delete(statement);
-      endTurn?.();
-      startBatches();
+      endTurn();
     });
+  }
+
+  function isFree(item: Item): boolean {
+    return turns !== undefined && turns.shared.nextAt(standing, turns.lockOf(item)) <= performance.now();
   }
 
   /** The turn of a new item: start-time fair queueing (Goyal, Vin and Cheng, 1996), where each item costs the same. */
@@ -164,17 +217,6 @@ function createQueue<Item, Answer>({
     return turn;
   }
 
-  function countNext(): number {
-    let bytes = 0;
-    let count = 0;
-    for (const member of waiting) {
-      bytes += member.bytes;
-      if (count === itemsMax || (count > 0 && bytes > bytesMax)) break;
-      count++;
-    }
-    return count;
-  }
-
   return {
     submit(item, bytes) {
       const { promise, resolve, reject } = Promise.withResolvers<Answer>();
@@ -183,7 +225,10 @@ function createQueue<Item, Answer>({
       waiting.splice(place, 0, { item, bytes, turn, resolve, reject });
       // The statement starts after this turn of the event loop, so that it takes every item that this turn reads from its
       // sockets.
-      if (waiting.length === 1 || waiting.length === gatheredEnough) setImmediate(startBatches);
+      const isUnblocked = isBlocked && isFree(item);
+      if (isUnblocked) isBlocked = false;
+      if (waiting.length === 1 || waiting.length === gatheredEnough || isUnblocked)
+        setImmediate(startBatches);
       return promise;
     },
     drain() {
