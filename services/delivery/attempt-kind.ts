@@ -2,7 +2,7 @@ import type { DueItem } from "../../shared/bus/messages.ts";
 import type { Environment, Region } from "../../shared/domain/scope.ts";
 import type { ProcessLog } from "../../shared/platform/log.ts";
 import { type BatcherOptions, createBatcher } from "../../shared/store/database/batch.ts";
-import type { Claimed } from "../../shared/store/queue/claim.ts";
+import type { Claimed, KeyPlaces } from "../../shared/store/queue/claim.ts";
 import type { ParkOutcome } from "../../shared/store/queue/parking.ts";
 
 /** An owed attempt that the node was told of, with its region and environment. */
@@ -47,6 +47,8 @@ export interface AttemptKind<Granted, Sent> {
   claim(item: OwedItem): Promise<Claimed<Granted>>;
   /** The URL of a claimed attempt's target; null if its endpoint was deleted. */
   urlOf(granted: Granted): string | null;
+  /** The places of a claimed attempt's flow key; null if it has none, or they are not known. */
+  keyOf(granted: Granted): KeyPlaces | null;
   /** Sends the attempt to the host of its URL, and returns how it ended. */
   send(item: OwedItem, granted: Granted, host: string | null): Promise<Sent>;
   /** Whether another attempt may be started by the settlement of this one. */

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { createLog } from "../../shared/platform/log.ts";
 import { StoreUnavailable } from "../../shared/store/database/database.ts";
-import type { Claimed } from "../../shared/store/queue/claim.ts";
+import type { Claimed, KeyPlaces } from "../../shared/store/queue/claim.ts";
 import type { OwedItem } from "./attempt-kind.ts";
 import { createClaimAndSend } from "./claim-and-send.ts";
 import { InFlight, NODE_LIMITS, RequestsPerHost } from "./concurrency.ts";
@@ -22,6 +22,7 @@ const KIND = {
   park: async () => "gone" as const,
   claim: async (): Promise<Claimed<never>> => ({ kind: "granted", attempt: {} as never }),
   urlOf: () => `https://${HOST}/hook`,
+  keyOf: (): KeyPlaces | null => null,
   send: async () => ({}) as never,
   mayTakeNext: () => true,
   settle: async () => null,
@@ -31,6 +32,7 @@ function startNode(kind: typeof KIND) {
   const inFlight = new InFlight(NODE_LIMITS);
   const hosts = new RequestsPerHost(NODE_LIMITS);
   const freed: string[] = [];
+  const begun: [string, boolean][] = [];
   let isFull = false;
   const claimAndSend = createClaimAndSend(
     { clock: { now: Date.now, stop: () => undefined }, log },
@@ -41,7 +43,7 @@ function startNode(kind: typeof KIND) {
       hosts,
       room: () => (isFull ? 0 : inFlight.room),
       retries: createStoreRetries(log, () => inFlight.size),
-      onNext: () => undefined,
+      onNext: ({ id }, wasQueued) => begun.push([id, wasQueued]),
       onRoom: () => undefined,
       onParked: () => undefined,
       onFreed: (host) => freed.push(host),
@@ -52,7 +54,7 @@ function startNode(kind: typeof KIND) {
   const fill = () => {
     isFull = true;
   };
-  return { claimAndSend, inFlight, hosts, freed, takenAt, fill };
+  return { claimAndSend, inFlight, hosts, freed, begun, takenAt, fill };
 }
 
 test("an attempt leaves its host's place once it is sent, and stays in flight until it is settled", async () => {
@@ -220,5 +222,88 @@ describe("an attempt that a settlement has started", () => {
     node.inFlight.delete(NEXT.id, NEXT.projectNo);
     while (node.sent.length < 2) await Bun.sleep(1);
     expect(node.sent).toEqual([ITEM.id, NEXT.id]);
+  });
+});
+
+describe("while a node has all places of a flow key in flight", () => {
+  const HASH = 7;
+  const keyed = (id: string, dueAt = 0) => ({ ...ITEM, id, dueAt, isGated: true as const, keyHash: HASH });
+
+  /** A node that hands places on. Each attempt ends when the test says so, and the one that it names starts in its place. */
+  async function startKeyedNode(claimed: string[] = []) {
+    const ends = new Map<string, (next: string | null) => void>();
+    const node = startNode({
+      ...KIND,
+      async claim(item: OwedItem) {
+        claimed.push(item.id);
+        return { kind: "granted", attempt: { id: item.id } as never };
+      },
+      keyOf: () => ({ hash: HASH, count: 1 }),
+      send: async (_: OwedItem, granted: never) => granted,
+      async settle({ id }: { id: string }) {
+        const { promise, resolve } = Promise.withResolvers<string | null>();
+        ends.set(id, resolve);
+        const next = await promise;
+        if (next === null) return null;
+        const item = { ...keyed(next), region: "us-east", environment: "production" };
+        return { item, attempt: { id: next }, isLeft: () => true };
+      },
+    } as never);
+    const end = async (id: string, next: string | null = null) => {
+      ends.get(id)?.(next);
+      await Bun.sleep(0);
+    };
+    await node.claimAndSend("us-east", keyed("job_first"));
+    await Bun.sleep(0);
+    await end("job_first", "job_a");
+    return { ...node, claimed, end };
+  }
+
+  test("further attempts of the key are queued once, and one of them starts in the place of another", async () => {
+    const { claimAndSend, claimed, end, inFlight, begun } = await startKeyedNode();
+    expect(await claimAndSend("us-east", keyed("job_b"))).toMatchObject({ kind: "queued" });
+    expect(await claimAndSend("us-east", keyed("job_c"))).toMatchObject({ kind: "queued" });
+    await end("job_a", "job_b");
+    expect([claimed, inFlight.find("job_b") !== undefined, begun]).toEqual([
+      ["job_first"],
+      true,
+      [
+        ["job_a", false],
+        ["job_b", true],
+      ],
+    ]);
+    expect(await claimAndSend("us-east", keyed("job_c"))).toEqual({ kind: "granted" });
+  });
+
+  test("the first of those that are queued is claimed once a place comes free, and the others stay behind it", async () => {
+    const { claimAndSend, claimed, end, begun } = await startKeyedNode();
+    for (const [id, dueAt] of [
+      ["job_b", 2],
+      ["job_c", 1],
+      ["job_d", 3],
+    ] as const)
+      await claimAndSend("us-east", keyed(id, dueAt));
+    await end("job_a");
+    expect(claimed).toEqual(["job_first", "job_c"]);
+    await end("job_c");
+    await end("job_b");
+    expect(claimed).toEqual(["job_first", "job_c", "job_b", "job_d"]);
+    expect(begun.slice(1)).toEqual([
+      ["job_c", true],
+      ["job_b", true],
+      ["job_d", true],
+    ]);
+  });
+
+  test("attempts that come with the first one of a key wait for its claim", async () => {
+    const { claimAndSend, claimed, end } = await startKeyedNode();
+    await end("job_a");
+    const answers = ["job_b", "job_c", "job_d"].map((id) => claimAndSend("us-east", keyed(id)));
+    expect(await Promise.all(answers)).toMatchObject([
+      { kind: "granted" },
+      { kind: "queued" },
+      { kind: "queued" },
+    ]);
+    expect(claimed).toEqual(["job_first", "job_b"]);
   });
 });

@@ -8,6 +8,7 @@ import type { AttemptKind, Next, OwedItem } from "./attempt-kind.ts";
 import type { InFlight, RequestsPerHost } from "./concurrency.ts";
 import type { createDeliveryAttempts } from "./delivery-attempts.ts";
 import type { createJobAttempts } from "./job-attempts.ts";
+import { KEPT_BACK_MS, type KeyInFlight, KeyQueues } from "./key-queues.ts";
 import type { StoreRetries } from "./retry-until-answered.ts";
 
 /** How often the node looks whether an earlier attempt of a job has ended. */
@@ -43,8 +44,8 @@ export function createClaimAndSend(
     hosts: RequestsPerHost;
     room(): number;
     retries: StoreRetries;
-    /** An attempt was started in the place of one that has ended. */
-    onNext(region: Region): void;
+    /** An attempt was started when another one has ended. `wasQueued`: the answer about it was "queued". */
+    onNext(item: OwedItem, wasQueued: boolean): void;
     /** The node had no room until an attempt ended just now. */
     onRoom(): void;
     /** An attempt was parked at the host. */
@@ -56,6 +57,7 @@ export function createClaimAndSend(
   },
 ): ClaimAndSend {
   const { jobs, webhooks, inFlight, hosts, room, retries } = options;
+  const keys = new KeyQueues();
 
   async function claimAndSend<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,
@@ -87,7 +89,14 @@ export function createClaimAndSend(
   ): Promise<Answer | null> {
     const { id, projectNo } = item;
     let isSending = false;
+    let endClaim: () => void = () => undefined;
     try {
+      if (keptAt === null) {
+        const first = keys.firstClaimOf(item);
+        if (first !== undefined) await first;
+        if (keys.keepsBack(item)) return { kind: "queued", waitMs: KEPT_BACK_MS * (1 + Math.random()) };
+      }
+      endClaim = keys.claims(item);
       let host: string | null = null;
       if (keptAt !== null || !hosts.mayClaimBlindly()) {
         const url = await retries.untilAnswered(() => kind.locate(item));
@@ -99,13 +108,14 @@ export function createClaimAndSend(
       const claimed = await claim(kind, item, host);
       if (claimed.kind !== "granted") return claimed;
       isSending = true;
-      void sendAndSettle(kind, item, claimed);
+      void sendAndSettle(kind, item, claimed, keys.begins(item, kind.keyOf(claimed.attempt)));
       return { kind: "granted" };
     } catch (error) {
       if (error instanceof NodeDeclaredDead) options.onDeclaredDead();
       else retries.warn("claim.failed", error);
       return null;
     } finally {
+      endClaim();
       if (!isSending) inFlight.delete(id, projectNo);
     }
   }
@@ -153,12 +163,31 @@ export function createClaimAndSend(
     kind: AttemptKind<Granted, Sent>,
     item: OwedItem,
     claimed: AtHost<Granted>,
+    key: KeyInFlight | null,
   ): Promise<void> {
     let sending: [OwedItem, AtHost<Granted>] | null = [item, claimed];
     try {
-      while (sending !== null) sending = await sendOne(kind, ...sending);
+      while (sending !== null) {
+        sending = await sendOne(kind, ...sending);
+        if (sending !== null) options.onNext(sending[0], keys.handsOn(key, sending[0]));
+      }
     } catch (error) {
       log.error({ err: error, id: sending?.[0].id }, "attempt.failed");
+    }
+    await claimFirst(kind, keys.ends(key));
+  }
+
+  /** Claims the first of attempts that were kept back. If it is not owed any more, the next, and so on. */
+  async function claimFirst<Granted, Sent>(
+    kind: AttemptKind<Granted, Sent>,
+    keptBack: readonly OwedItem[],
+  ): Promise<void> {
+    for (const [place, item] of keptBack.entries()) {
+      const answer = await claimAndSend(kind, item, null);
+      if (answer?.kind === "gone") continue;
+      keys.keepOn(item, keptBack.slice(place + 1));
+      if (answer?.kind === "granted") options.onNext(item, true);
+      return;
     }
   }
 
@@ -214,7 +243,6 @@ export function createClaimAndSend(
       return null;
     }
     inFlight.add(item.id, item.projectNo, { attempt: item.attempt, answer: GRANTED });
-    options.onNext(item.region);
     return [item, { kind: "granted", attempt, host }];
   }
 

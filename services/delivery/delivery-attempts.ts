@@ -106,6 +106,7 @@ export function createDeliveryAttempts(
       return claiming.submit({ projectNo, environment, region, deliveryId, attempt, attemptId });
     },
     urlOf: ({ endpoint }) => endpoint?.url ?? null,
+    keyOf: () => null,
     async send(item, granted, host) {
       const { webhookId, event } = granted;
       const span = beginAttempt(traces, item, granted, () => ({

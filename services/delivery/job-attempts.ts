@@ -68,6 +68,8 @@ interface SettledKeyed {
   item: SettledItem | null;
   next: { attempt: number; granted: Asked<GrantedAttempt> } | null;
 }
+const GONE = { kind: "gone" } as const;
+const attemptOf = ({ jobId, attempt }: { jobId: string; attempt: number }) => `${jobId} ${attempt}`;
 /** Whether a short way may be asked about the settlement. */
 const isLastSent = (sent: SentAttempt): sent is LastSentAttempt => isLast(sent.settlement);
 
@@ -95,6 +97,8 @@ export function createJobAttempts(
   const keyedTurns = { ...turns, lockOf: ({ projectNo }: { projectNo: ProjectNo }) => projectNo };
   /** The run ids under which settlements that are not answered yet may start attempts. A claim that gets such an attempt takes its id out. */
   const askedFor = new Set<string>();
+  /** The attempts that settlements have started and that are not in flight yet. A claim of such an attempt has nothing left to do. */
+  const startedHere = new Set<string>();
   const locating = inBatches((jobs: OwedPlace[]) => findTargetUrls(db, jobs));
   const parking = inBatches((items: Parked[]) => parkAttempts(db, "jobs", items));
   const finding = inBatches((runs: StartedRun[]) => findStarted(db, nodeId, runs));
@@ -124,10 +128,16 @@ export function createJobAttempts(
     gathering: { turns },
   });
   // claimOrdinary and claimMost leave every job with a flow key, so they are not asked about gated attempts.
+  const claimKeyedBy = claimBy((claims) => claimKeyed(db, nodeId, claims, onCalled));
   const claimingGated = ordinaryFirst({
-    ordinary: claimBy((claims) => claimKeyed(db, nodeId, claims, onCalled)),
+    async ordinary(claims: Claim[]) {
+      const left = claims.filter((claim) => !startedHere.has(attemptOf(claim)));
+      const answers = left.length === 0 ? [] : await claimKeyedBy(left);
+      const answerOf = new Map(left.map((claim, index) => [claim, answers[index] ?? null]));
+      return claims.map((claim) => (answerOf.has(claim) ? (answerOf.get(claim) ?? null) : GONE));
+    },
     long: claimingWhole.submit,
-    gathering: { turns: keyedTurns },
+    gathering: { turns: { ...keyedTurns, givesWay: true } },
   });
   const settleLong = async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement, endedAt }) => waitLeft(settlement, endedAt));
@@ -171,6 +181,7 @@ export function createJobAttempts(
       noteAll(sent, items);
       return items.map((item, index) => {
         const started = next[index] ?? null;
+        if (started !== null) startedHere.add(attemptOf({ ...started.granted, attempt: started.attempt }));
         return item && { item, next: started && { ...started, granted: { ...started.granted, askedAt } } };
       });
     },
@@ -213,7 +224,10 @@ export function createJobAttempts(
     return {
       item: { ...place, id: granted.jobId, attempt, dueAt: clock.now(), isGated: true },
       attempt: granted,
-      isLeft: () => askedFor.delete(nextRunId),
+      isLeft() {
+        startedHere.delete(attemptOf({ ...granted, attempt }));
+        return askedFor.delete(nextRunId);
+      },
     };
   }
 
@@ -255,6 +269,7 @@ export function createJobAttempts(
       return claimed;
     },
     urlOf: ({ targetUrl }) => targetUrl,
+    keyOf: ({ key }) => key ?? null,
     async send(item, granted, host) {
       const { projectNo, environment, region, shard, id: jobId, attempt, dueAt } = item;
       const { runId, scheduleId } = granted;

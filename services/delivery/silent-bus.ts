@@ -45,7 +45,8 @@ export function createSilentBusSweep({
         const { rows } = await sweepShards(db, shards, [], 0);
         const next = inTurns(rows).slice(0, room());
         const answers = await Promise.all(next.map(({ region, ...item }) => claimAndSend(region, item)));
-        if (!answers.some((answer) => answer?.kind === "gone")) return;
+        // Those that are gone or queued may have hidden others.
+        if (!answers.some((answer) => answer?.kind === "gone" || answer?.kind === "queued")) return;
       }
     },
   };

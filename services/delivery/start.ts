@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { sendHints } from "../../shared/bus/hints.ts";
 import { type AnsweredItem, type Due, NO_WORKER } from "../../shared/bus/messages.ts";
 import { createIdSource, type IdSource } from "../../shared/domain/ids.ts";
-import type { OwedAttempt, Placed } from "../../shared/domain/owed.ts";
+import type { BegunAttempt, OwedAttempt, Placed } from "../../shared/domain/owed.ts";
 import type { Region } from "../../shared/domain/scope.ts";
 import type { TargetRules } from "../../shared/domain/target.ts";
 import { single } from "../../shared/platform/metrics/metrics.ts";
@@ -97,7 +97,10 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
     hosts,
     room,
     retries,
-    onNext: (region) => granted.get(region)?.(0, false),
+    onNext(item, wasQueued) {
+      granted.get(item.region)?.(0, false);
+      if (wasQueued && begun.push(item) === 1) setImmediate(hintAtBegun);
+    },
     onRoom: sendBeat,
     onParked: (host) => releases.parked(host),
     onFreed: (host) => releases.freed(host),
@@ -132,6 +135,12 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   function hintAtLeft(): void {
     sendHints(bus, { owed: left, freed: [] });
     left = [];
+  }
+
+  let begun: Placed<BegunAttempt>[] = [];
+  function hintAtBegun(): void {
+    sendHints(bus, { owed: [], freed: [], begun });
+    begun = [];
   }
 
   const heartbeat = createHeartbeat(cell, options);

@@ -100,16 +100,18 @@ export class Dispatcher {
       // The lane may have been blocked or refused since it joined the row.
       if (!isActive(shard) || !lane.isSendable(now)) continue;
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
-      for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now)) {
-        const { projectNo, flowClass, id, attempt, dueAt, isGated } = entry;
+      const taken = shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now);
+      for (const entry of taken) {
+        const { projectNo, flowClass, id, attempt, dueAt, isGated, keyHash } = entry;
         const waitedFor = lane.waitOf(entry);
         items.push({
           ...{ projectNo, flowClass, id, attempt, dueAt, shard: shard.held.shard },
           ...(waitedFor !== null && { waitedFor }),
-          ...(isGated && { isGated }),
+          ...(isGated && { isGated, keyHash }),
         });
       }
-      if (lane.isSendable(now)) this.enqueue(lane, shard);
+      // If nothing was taken, enough of the lane waits for the node's answers. The next of them brings it back.
+      if (taken.length > 0 && lane.isSendable(now)) this.enqueue(lane, shard);
       if (items.length >= Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX)) flush();
     }
     flush();

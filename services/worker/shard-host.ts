@@ -95,9 +95,10 @@ export class ShardHost {
     this.options.onChange();
   }
 
-  hearHint({ region, shard, owed, freed }: Hint): void {
+  hearHint({ region, shard, owed, freed, begun = [] }: Hint): void {
     const now = this.cell.clock.now();
     for (const permits of freed) this.find(region, shard)?.freed(permits, now);
+    for (const attempt of begun) this.find(region, shard)?.begun(attempt, now);
     this.learn(region, shard, owed);
   }
 

@@ -69,7 +69,7 @@ function startSweeper(owed: readonly OwedAttempt[], clock = { now: NOW }, projec
             attempt,
             due_at: dueAt,
           },
-          ...{ concurrency: 500, is_keyed: false },
+          ...{ concurrency: 500, key_hash: null },
         })),
     );
     return [...found, { id: null, due_at: clock.now }];

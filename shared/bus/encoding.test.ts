@@ -26,7 +26,9 @@ const attemptOf = {
   attempt: count,
   dueAt: instant,
 };
+const begunOf = { flowClass: attemptOf.flowClass, id: attemptOf.id, attempt: count };
 const gated = { isGated: fc.constant(true as const) };
+const hashed = { ...gated, keyHash: count };
 const owed = fc.record(
   { projectNo: count, ...attemptOf, ...gated },
   { requiredKeys: ["projectNo", "flowClass", "id", "attempt", "dueAt"] },
@@ -39,6 +41,7 @@ const answer: fc.Arbitrary<Answer> = fc.oneof(
     { requiredKeys: ["kind", "waitMs"] },
   ),
   instant.map((untilAt) => ({ kind: "blocked" as const, untilAt })),
+  instant.map((waitMs) => ({ kind: "queued" as const, waitMs })),
 );
 const command: fc.Arbitrary<Command> = fc
   .record({
@@ -53,7 +56,7 @@ const command: fc.Arbitrary<Command> = fc
   }));
 
 /** The number of fields of a message that has all its lists, for each kind. */
-const LISTS_END: Record<string, number> = { command: 5, due: 5, answers: 5, hint: 5 };
+const LISTS_END: Record<string, number> = { command: 5, due: 6, answers: 5, hint: 6 };
 
 describeKind("command", command, encodeCommand, decodeCommand);
 describeKind(
@@ -66,7 +69,7 @@ describeKind(
         {
           projectNo: count,
           ...attemptOf,
-          ...gated,
+          ...hashed,
           shard: count,
           waitedFor: fc.constantFrom(...WAIT_REASONS),
         },
@@ -90,12 +93,16 @@ describeKind(
 );
 describeKind(
   "hint",
-  fc.record({
-    region,
-    shard: count,
-    owed: fc.array(owed),
-    freed: fc.array(fc.record({ projectNo: count, returned: count })),
-  }),
+  fc.record(
+    {
+      region,
+      shard: count,
+      owed: fc.array(owed),
+      freed: fc.array(fc.record({ projectNo: count, returned: count })),
+      begun: fc.array(fc.record({ projectNo: count, ...begunOf }), { minLength: 1 }),
+    },
+    { requiredKeys: ["region", "shard", "owed", "freed"] },
+  ),
   encodeHint,
   decodeHint,
 );

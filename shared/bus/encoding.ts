@@ -6,6 +6,7 @@ import type {
   AnsweredItem,
   Answers,
   Beat,
+  BegunAttempt,
   Command,
   Due,
   DueItem,
@@ -58,8 +59,9 @@ export function encodeDue({ workerNodeId, region, items }: Due): string {
   }
   const waits = reasonsAmong(items, ({ waitedFor }) => waitedFor);
   const gated = gatedAmong(items);
-  // An empty list of waits keeps the list of gated attempts in its position.
-  const lists = gated.length === 0 ? listOf(waits) : [waits, gated];
+  // Empty lists keep those behind them in their positions.
+  const hashes = items.flatMap(({ keyHash }, index) => (keyHash === undefined ? [] : [index, keyHash]));
+  const lists = gated.length + hashes.length === 0 ? listOf(waits) : [waits, gated, ...listOf(hashes)];
   return JSON.stringify([workerNodeId, region, flat, ...lists]);
 }
 
@@ -72,6 +74,9 @@ export const decodeDue = strictly(3, (fields): Due => {
     item.waitedFor = reason;
   });
   markGated(items, fields[4]);
+  readPairs(items, fields[5], (item, hash) => {
+    item.keyHash = hash;
+  });
   return { workerNodeId: asCount(fields[0]), region: asRegion(fields[1]), items };
 });
 
@@ -109,17 +114,23 @@ export const decodeAnswers = strictly(4, (fields): Answers => {
   };
 });
 
-export function encodeHint({ region, shard, owed, freed }: Hint): string {
+export function encodeHint({ region, shard, owed, freed, begun = [] }: Hint): string {
   const flat: Flat = [];
   for (const item of owed) pushOwed(flat, item);
   const permits: Flat = [];
   for (const item of freed) permits.push(item.projectNo, item.returned);
-  return JSON.stringify([region, shard, flat, permits, ...listOf(gatedAmong(owed))]);
+  const gated = gatedAmong(owed);
+  if (begun.length === 0) return JSON.stringify([region, shard, flat, permits, ...listOf(gated)]);
+  const attempts: Flat = [];
+  for (const { projectNo, flowClass, id, attempt } of begun)
+    attempts.push(projectNo, FLOW_CLASSES.indexOf(flowClass), id, attempt);
+  return JSON.stringify([region, shard, flat, permits, gated, attempts]);
 }
 
 export const decodeHint = strictly(4, (fields): Hint => {
   const owed = asItems(fields[2], OWED_FIELDS, readOwed);
   markGated(owed, fields[4]);
+  const begun = fields[5] === undefined ? [] : asItems(fields[5], 4, readBegun);
   return {
     region: asRegion(fields[0]),
     shard: asCount(fields[1]),
@@ -128,7 +139,15 @@ export const decodeHint = strictly(4, (fields): Hint => {
       projectNo: asCount(flat[at]),
       returned: asCount(flat[at + 1]),
     })),
+    ...(begun.length > 0 && { begun }),
   };
+});
+
+const readBegun = (flat: readonly unknown[], at: number): BegunAttempt => ({
+  projectNo: asCount(flat[at]),
+  flowClass: asFlowClass(flat[at + 1]),
+  id: asId(flat[at + 2]),
+  attempt: asCount(flat[at + 3]),
 });
 
 export function encodeBeat({ nodeId, regions, room }: Beat): string {
@@ -177,13 +196,20 @@ function readReasons<T>(
   list: unknown,
   note: (item: T, reason: WaitReason) => void,
 ): void {
+  // A later version may know more reasons. The message counts without them.
+  readPairs(items, list, (item, code) => {
+    const reason = WAIT_REASONS[code];
+    if (reason !== undefined) note(item, reason);
+  });
+}
+
+/** Reads a list of positions, each with a number. */
+function readPairs<T>(items: readonly T[], list: unknown, note: (item: T, number: number) => void): void {
   if (list === undefined) return;
   asItems(list, 2, (flat, at) => {
     const item = items[asCount(flat[at])];
     if (item === undefined) throw new Malformed();
-    // A later version may know more reasons. The message counts without them.
-    const reason = WAIT_REASONS[asCount(flat[at + 1])];
-    if (reason !== undefined) note(item, reason);
+    note(item, asCount(flat[at + 1]));
   });
 }
 
@@ -200,6 +226,7 @@ function markGated(owed: readonly OwedAttempt[], positions: unknown): void {
 function answerNumber(answer: Answer): number {
   switch (answer.kind) {
     case "early":
+    case "queued":
       return answer.waitMs;
     case "blocked":
       return answer.untilAt;
@@ -215,6 +242,7 @@ function answerNumber(answer: Answer): number {
 function asAnswer(kind: unknown, number: number): Answer {
   switch (kind) {
     case "early":
+    case "queued":
       return { kind, waitMs: number };
     case "blocked":
       return { kind, untilAt: number };

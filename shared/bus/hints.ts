@@ -8,7 +8,7 @@ import type { Command, Hint } from "./messages.ts";
 /** Turns the work that a statement has left to others into messages. The sweeps find the work of lost messages. */
 
 /** Tells each shard, in one message, what is owed there and which permits have come back. */
-export function sendHints(bus: Bus, { owed, freed }: OwedWork): void {
+export function sendHints(bus: Bus, { owed, freed, begun = [] }: OwedWork): void {
   const hints = new Map<string, Hint>();
   const hintTo = (region: Region, shard: number) => {
     const name = `${region}/${shard}`;
@@ -18,6 +18,11 @@ export function sendHints(bus: Bus, { owed, freed }: OwedWork): void {
   };
   for (const { region, shard, ...attempt } of owed) hintTo(region, shard).owed.push(attempt);
   for (const { region, shard, ...permits } of freed) hintTo(region, shard).freed.push(permits);
+  for (const { region, shard, ...attempt } of begun) {
+    const hint = hintTo(region, shard);
+    hint.begun ??= [];
+    hint.begun.push(attempt);
+  }
   for (const hint of hints.values()) bus.sendHint(hint);
 }
 

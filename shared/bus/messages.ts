@@ -1,8 +1,8 @@
-import type { FreedPermits, OwedAttempt } from "../domain/owed.ts";
+import type { BegunAttempt, FreedPermits, OwedAttempt } from "../domain/owed.ts";
 import type { ProjectNo, Region } from "../domain/scope.ts";
 import type { WaitReason } from "../domain/wait.ts";
 
-export type { FreedPermits, OwedAttempt };
+export type { BegunAttempt, FreedPermits, OwedAttempt };
 
 /**
  * The messages of the bus. Every message may be lost, doubled, reordered or replayed. This costs lateness only, because
@@ -47,6 +47,8 @@ export interface DueItem extends OwedAttempt {
  * - gone: it is not owed any more, is parked at its host, or was claimed by the node before.
  * - early: `waitMs` milliseconds are still to pass. `putOffFor` is what has put it off; it is left out if the delivery node
  *   does not know, or nothing has.
+ * - queued: the node has all places of its flow key in flight and is likely to start it soon. If not, it is to be sent again in `waitMs`
+ *   milliseconds. Only an item with a `keyHash` has this answer.
  * - no_permit: `returned` is the number of permits that had ever come back to the project by then. A hint that overtook
  *   the refusal is recognised by it.
  * - blocked: for at most SHARE_PAUSE_MS if the project has its share of a full node; longer by a quota or a hold.
@@ -56,6 +58,7 @@ export type Answer =
   | { kind: "granted" }
   | { kind: "gone" }
   | { kind: "early"; waitMs: number; putOffFor?: WaitReason | undefined }
+  | { kind: "queued"; waitMs: number }
   | { kind: "no_permit"; returned: number }
   | { kind: "blocked"; untilAt: number }
   | { kind: "node_full" };
@@ -81,12 +84,16 @@ export interface AnsweredItem {
   answer: Answer;
 }
 
-/** To the worker that owns the shard, on `hint.<region>.<shard>`: attempts newly owed, and permits that came free. */
+/**
+ * To the worker that owns the shard, on `hint.<region>.<shard>`: attempts newly owed, permits that came free, and attempts that were
+ * queued at the node and are begun.
+ */
 export interface Hint {
   region: Region;
   shard: number;
   owed: OwedAttempt[];
   freed: FreedPermits[];
+  begun?: BegunAttempt[];
 }
 
 /**

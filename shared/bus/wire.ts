@@ -98,13 +98,12 @@ export function busOver(wire: Wire, counts: BusCounts, log: Log): Bus {
     },
     onAnswers: (nodeId, handler) => hear(subjects.answers(nodeId), decodeAnswers, handler),
 
-    sendHint({ region, shard, owed, freed }) {
+    sendHint({ region, shard, owed, freed, begun = [] }) {
       const subject = subjects.hint(region, shard);
-      const owedParts = parts(owed);
-      const freedParts = parts(freed);
-      for (let at = 0; at < Math.max(owedParts.length, freedParts.length); at++) {
-        const part = { region, shard, owed: owedParts[at] ?? [], freed: freedParts[at] ?? [] };
-        wire.publish(subject, encodeHint(part), false);
+      const [owedParts, freedParts, begunParts] = [parts(owed), parts(freed), parts(begun)];
+      for (let at = 0; at < Math.max(owedParts.length, freedParts.length, begunParts.length); at++) {
+        const part = { owed: owedParts[at] ?? [], freed: freedParts[at] ?? [], begun: begunParts[at] ?? [] };
+        wire.publish(subject, encodeHint({ region, shard, ...part }), false);
       }
     },
     onHint: (region, handler) => hear(subjects.hintsOf(region), decodeHint, handler),

@@ -14,6 +14,8 @@ export interface OwedAttempt {
    * not known. It only chooses the statement that is asked first to claim the attempt: each statement judges by the rows.
    */
   isGated?: true | undefined;
+  /** A hash of the job's flow key. Left out if it has none, and if it is not known. */
+  keyHash?: number | undefined;
 }
 
 /** Permits of a project came back after a claim from a shard was refused one. `returned` counts all that ever came back. */
@@ -22,6 +24,9 @@ export interface FreedPermits {
   returned: number;
 }
 
+/** A delivery node that has answered "queued" for the attempt has started it. */
+export type BegunAttempt = Pick<OwedAttempt, "projectNo" | "flowClass" | "id" | "attempt">;
+
 /** A thing together with the shard that looks after it. */
 export type Placed<Thing> = Thing & { region: Region; shard: number };
 
@@ -29,6 +34,7 @@ export type Placed<Thing> = Thing & { region: Region; shard: number };
 export interface OwedWork {
   owed: Placed<OwedAttempt>[];
   freed: Placed<FreedPermits>[];
+  begun?: Placed<BegunAttempt>[];
 }
 
 /** An attempt of a job or of a delivery, for OwedWork. The list is empty if the shard is unknown and so cannot be told. */

@@ -22,6 +22,8 @@ export type Entry = OwedAttempt &
     movedTo: number | null;
     /** When it is due since a gate has called it, while the answer to it is still to come. Null if none has. */
     calledFor: number | null;
+    /** A delivery node has started it. The answer to it may still be to come. */
+    hasBegun: boolean;
   };
 
 /** When Postgres has the entry due, as far as is known. */

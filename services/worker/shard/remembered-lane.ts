@@ -15,8 +15,16 @@ import type { Timers } from "./timers.ts";
 const REFILL_LEFT_MAX = 500;
 /** How many entries of one lane the wheel holds at most. */
 const TIMED_MAX = 2_000;
-/** Once so many entries are put off and still due in Postgres, the entries behind them wait for them. */
-const PUT_OFF_MAX = 1_000;
+/**
+ * How many entries of a lane may wait for the answers of one delivery node. Answers take some milliseconds, or some tenths of a second if
+ * statements of the project wait for each other. More entries would only wait in the node, where they take room from other projects.
+ */
+const SENT_MAX = 1_000;
+/**
+ * Once so many entries are put off and still due in Postgres, the entries behind them wait for them. Each refill reads them again. A
+ * delivery node keeps some attempts of each flow key back.
+ */
+const PUT_OFF_MAX = 2_000;
 /** A put-off entry is owed sooner only if it is due more than this before its timer: answers take some time. */
 const HASTENED_MS_MIN = 1_000;
 /** No look takes longer. An answer that seems to be older was given by a clock that was set back. */
@@ -52,6 +60,8 @@ export class RememberedLane {
   /** How many timed entries were put off and are still due in Postgres, where refills meet them first. Entries behind them do not wait. */
   private putOffCount = 0;
   private sentCount = 0;
+  /** How many entries wait for the answers of each delivery node. */
+  private readonly sentTo = new Map<number, number>();
   private ready: Entry[] = [];
   private readyHead = 0;
   /** Refused entries; the last one is sent next. */
@@ -184,10 +194,11 @@ export class RememberedLane {
     if (owedAt(entry) <= this.refilledThroughAt) this.refillLeft--;
   }
 
-  /** Takes the next ready entries, as many as credits allow, and marks them as sent. */
+  /** Takes the next ready entries, as many as credits and SENT_MAX allow, and marks them as sent. */
   take(countMax: number, nodeId: number, now: number): Entry[] {
     const taken: Entry[] = [];
-    while (taken.length < countMax && this.credits.areLeft) {
+    const most = Math.min(countMax, SENT_MAX - (this.sentTo.get(nodeId) ?? 0));
+    while (taken.length < most && this.credits.areLeft) {
       const entry = this.nextReady();
       if (entry === undefined) break;
       // The entry may have been forgotten, or replaced by a later attempt, while it stood in the row.
@@ -198,14 +209,14 @@ export class RememberedLane {
       this.credits.spend();
       taken.push(entry);
     }
-    this.sentCount += taken.length;
+    this.countSent(nodeId, taken.length);
     if (this.readyCount === 0) this.credits.unbind();
     return taken;
   }
 
   /** The answer to one sent entry has come, or is not waited for any more. */
-  endWait(): void {
-    this.sentCount--;
+  endWait({ sentTo }: Entry): void {
+    this.countSent(sentTo, -1);
   }
 
   /** A sent entry was refused: it is sent before the others. */
@@ -323,6 +334,13 @@ export class RememberedLane {
   private holdBack(untilAt: number, reason: WaitReason): void {
     this.heldBackUntilAt = Math.max(this.heldBackUntilAt, untilAt);
     this.heldBackFor = reason;
+  }
+
+  private countSent(nodeId: number, step: number): void {
+    this.sentCount += step;
+    const count = (this.sentTo.get(nodeId) ?? 0) + step;
+    if (count === 0) this.sentTo.delete(nodeId);
+    else this.sentTo.set(nodeId, count);
   }
 
   private endTimed(entry: Entry): void {

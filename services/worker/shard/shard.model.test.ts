@@ -45,7 +45,7 @@ class World {
   readonly sent = new Set<string>();
   dues: Due[] = [];
   answers: { item: DueItem; answer: Answer }[] = [];
-  hints: ({ owed: OwedAttempt } | { freed: FreedPermits })[] = [];
+  hints: ({ owed: OwedAttempt } | { freed: FreedPermits } | { begun: OwedAttempt })[] = [];
   private low = new Set<RememberedLane>();
   /** The answers to the last sweep that are still to come, at most two. */
   private sweeping: Look[] = [];
@@ -133,11 +133,23 @@ class World {
       this.sent.add(`full ${item.id}`);
       return { kind: "node_full" };
     }
+    if (/[35]$/.test(item.id) && !this.sent.has(`queued ${item.id}`)) {
+      this.sent.add(`queued ${item.id}`);
+      if (item.id.endsWith("3")) this.begin(row);
+      return { kind: "queued", waitMs: 900 };
+    }
     const name = `${row.id} ${row.attempt}`;
     if (this.sent.has(name)) throw new Error(`${name} was sent twice`);
     this.sent.add(name);
     row.state = "wire";
     return { kind: "granted" };
+  }
+
+  /** The node starts an attempt for which it answers "queued" in the place of another one. Its hint may come before the answer. */
+  private begin(row: Row): void {
+    this.sent.add(`${row.id} ${row.attempt}`);
+    row.state = "wire";
+    this.hints.push({ begun: owedOf(row) });
   }
 
   settle(pick: number, isTold: boolean): void {
@@ -165,6 +177,7 @@ class World {
     const [hint] = this.hints.splice(pick % Math.max(1, this.hints.length), 1);
     if (hint === undefined) return;
     if ("freed" in hint) this.shard.freed(hint.freed, this.now);
+    else if ("begun" in hint) this.shard.begun(hint.begun, this.now);
     else this.shard.learn(hint.owed, this.now);
   }
 

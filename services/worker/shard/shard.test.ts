@@ -138,6 +138,7 @@ describe("what is granted late", () => {
       [{ kind: "early", waitMs: 200, putOffFor: "host" }, "host"],
       [{ kind: "early", waitMs: 200, putOffFor: "flow" }, "flow"],
       [{ kind: "early", waitMs: 900, putOffFor: "flow" }, "flow"],
+      [{ kind: "queued", waitMs: 900 }, "flow"],
       [{ kind: "blocked", untilAt: NOW + 5_000 }, "hold"],
       [{ kind: "blocked", untilAt: monthEnd }, "quota"],
     ] as const;
@@ -398,22 +399,73 @@ describe("a lane that holds as much as it may", () => {
 });
 
 describe("a lane with many entries that were put off", () => {
-  /** A lane with 1,200 entries, all of them answered, that knows of more in Postgres. Whether it asks for more. */
+  /** A lane with 2,000 entries, all of them answered, that knows of more in Postgres. Whether it asks for more. */
   function asksFor(answer: Answer): boolean {
     const started = startShard(NOW);
-    const older = Array.from({ length: 1_200 }, (_, n) => owedOf({ dueAt: NOW - 2_000 + n }));
-    started.sweep(older, NOW, 600);
-    for (const entry of started.send(NOW)) started.answer(entry, answer, NOW);
+    const older = Array.from({ length: 2_000 }, (_, n) => owedOf({ dueAt: NOW - 2_000 + n }));
+    started.sweep(older, NOW, 1_000);
+    for (let sent = started.send(NOW); sent.length > 0; sent = started.send(NOW))
+      for (const entry of sent) started.answer(entry, answer, NOW);
     const known = started.lane();
     if (known === undefined) throw new Error("nothing is remembered");
-    expect(known.size).toBe(1_200);
+    expect(known.size).toBe(2_000);
     return known.wantsRefill(NOW);
   }
 
   test("asks for what lies behind them only while few of them are still due in Postgres", () => {
     expect(asksFor({ kind: "early", waitMs: 30_000, putOffFor: "flow" })).toBe(true);
     expect(asksFor({ kind: "early", waitMs: 30_000 })).toBe(false);
+    expect(asksFor({ kind: "queued", waitMs: 30_000 })).toBe(false);
   });
+});
+
+describe("an attempt that is queued at a delivery node", () => {
+  const queued = () => {
+    const started = startShard(NOW);
+    const owed = owedOf({ dueAt: NOW, keyHash: 7 });
+    started.sweep([owed], NOW, 10);
+    expect(started.send(NOW)).toMatchObject([{ id: owed.id, keyHash: 7 }]);
+    return { ...started, owed };
+  };
+
+  test("is sent again after its wait if nothing tells that it has begun", () => {
+    const { answer, owed, send, advance } = queued();
+    answer(owed, { kind: "queued", waitMs: 800 }, NOW);
+    advance(NOW + 799);
+    expect(send(NOW + 799)).toEqual([]);
+    advance(NOW + 800);
+    expect(send(NOW + 800)).toMatchObject([{ id: owed.id }]);
+  });
+
+  test("is forgotten once it has begun, unless a later attempt is owed", () => {
+    const { shard, answer, owed } = queued();
+    answer(owed, { kind: "queued", waitMs: 800 }, NOW);
+    shard.begun({ ...owed, attempt: 0 }, NOW);
+    expect(shard.entryCount).toBe(1);
+    shard.begun(owed, NOW);
+    expect(shard.entryCount).toBe(0);
+  });
+
+  test("is forgotten with the answer if that comes after the news that it has begun", () => {
+    const { shard, answer, owed } = queued();
+    shard.begun(owed, NOW);
+    expect(shard.entryCount).toBe(1);
+    answer(owed, { kind: "queued", waitMs: 800 }, NOW);
+    expect(shard.entryCount).toBe(0);
+  });
+});
+
+test("no more than 1,000 entries of a lane wait for the answers of one delivery node", () => {
+  const { sweep, send, answer } = startShard(NOW);
+  sweep(
+    Array.from({ length: 1_500 }, (_, n) => owedOf({ dueAt: NOW - 2_000 + n })),
+    NOW,
+    1_000,
+  );
+  const sent = send(NOW);
+  expect([sent.length, send(NOW).length]).toEqual([1_000, 0]);
+  for (const entry of sent.slice(0, 10)) answer(entry, { kind: "granted" }, NOW);
+  expect(send(NOW)).toHaveLength(10);
 });
 
 describe("a region that is held for long", () => {

@@ -1,5 +1,6 @@
 import {
   type AnsweredItem,
+  type BegunAttempt,
   type FreedPermits,
   type OwedAttempt,
   SHARE_PAUSE_MS,
@@ -74,7 +75,7 @@ export class Shard {
 
   /** `isAskedFor` says that it is kept in any case. */
   private keep(
-    { projectNo, flowClass, id, attempt, dueAt, isGated }: OwedAttempt,
+    { projectNo, flowClass, id, attempt, dueAt, isGated, keyHash }: OwedAttempt,
     now: number,
     isAskedFor: boolean,
   ): boolean {
@@ -85,6 +86,7 @@ export class Shard {
         known.attempt < attempt ||
         (known.attempt === attempt && (dueAt < known.dueAt || lane.isHastened(known, dueAt)));
       if (isGated) known.isGated = isGated;
+      if (keyHash !== undefined) known.keyHash = keyHash;
       if (!isNews) {
         // A gate has refused the attempt and called it since. The answer that tells of the refusal is still to come.
         if (known.state === "sent" && known.attempt === attempt && dueAt > known.dueAt)
@@ -109,6 +111,7 @@ export class Shard {
       dueAt,
       // A job never loses its key.
       isGated: isGated ?? known?.isGated,
+      keyHash: keyHash ?? known?.keyHash,
       shard: this,
       state: "ready",
       handle: 0,
@@ -119,6 +122,7 @@ export class Shard {
       putOffFor: null,
       movedTo: null,
       calledFor: null,
+      hasBegun: false,
     };
     lane.add(entry, now);
     if (isDue) this.announce(lane, now);
@@ -155,7 +159,7 @@ export class Shard {
       if (entry !== undefined) break;
     }
     if (lane === undefined || entry?.attempt !== attempt || !this.sent.delete(entry)) return;
-    lane.endWait();
+    lane.endWait(entry);
     switch (answer.kind) {
       case "granted":
         this.calls.onGranted(entry, lane.waitOf(entry), now);
@@ -174,6 +178,10 @@ export class Shard {
         if (answer.putOffFor !== undefined) lane.move(entry, now + answer.waitMs, answer.putOffFor);
         else lane.setTimer(entry, now + answer.waitMs, putOffReason(answer.waitMs));
         break;
+      case "queued":
+        if (entry.hasBegun) lane.forget(entry);
+        else lane.setTimer(entry, now + answer.waitMs, "flow");
+        break;
       case "no_permit":
         lane.refusePermit(answer.returned, now);
         lane.giveBack(entry);
@@ -189,6 +197,17 @@ export class Shard {
         break;
     }
     lane.probe(false);
+    this.announce(lane, now);
+  }
+
+  /** A delivery node has started an attempt for which it has answered "queued". That answer may come later. */
+  begun({ projectNo, flowClass, id, attempt }: BegunAttempt, now: number): void {
+    const lane = this.lanes.get(laneKey(projectNo, flowClass));
+    const entry = lane?.find(id);
+    if (lane === undefined || entry?.attempt !== attempt) return;
+    entry.hasBegun = true;
+    if (entry.state === "sent") return;
+    lane.forget(entry);
     this.announce(lane, now);
   }
 
@@ -328,7 +347,7 @@ export class Shard {
 
   private forget(lane: RememberedLane, entry: Entry): void {
     if (this.sent.delete(entry)) {
-      lane.endWait();
+      lane.endWait(entry);
       this.unanswered.push(entry.sentTo);
     }
     lane.forget(entry);

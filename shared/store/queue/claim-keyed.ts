@@ -8,7 +8,7 @@ import {
   ordinaryClaims,
   readOrdinary,
 } from "./claim-ordinary.ts";
-import { byRegion, calledLanes, HEADS, roomOf, sameKey, USED_AT } from "./flow-gates.ts";
+import { byRegion, calledLanes, HEADS, keyHashOf, roomOf, sameKey, USED_AT } from "./flow-gates.ts";
 import { countRuns, countUsage } from "./month.ts";
 import { countByEnvironment, TAKE_FREE_PERMITS } from "./permits.ts";
 import { SWEEP_LAG_MS } from "./sweep.ts";
@@ -153,12 +153,12 @@ WITH flow AS MATERIALIZED (
 SELECT t.n::int AS n, true AS is_granted, t.attempts_allowed, ${epochMs("CASE WHEN t.attempt = 1 THEN j.run_at ELSE t.parked_due_at END")} AS scheduled_at,
        ${epochMs("t.started_at")} AS started_at, j.target_url, j.payload, j.schedule_id, j.max_attempts, j.base_seconds,
        j.cap_seconds, true AS is_tagged, true AS is_keyed, coalesce(t.trace, j.trace) AS trace,
-       CASE WHEN t.due_at > t.parked_due_at THEN 'flow' END AS waited_for, NULL::json AS called
+       CASE WHEN t.due_at > t.parked_due_at THEN 'flow' END AS waited_for, ${keyHashOf("t.flow_key")} AS key_hash, t.concurrency AS key_places, NULL::json AS called
   FROM taken t
   LEFT JOIN jobs j ON j.project_no = t.project_no AND j.environment = t.environment AND j.region = t.region AND j.id = t.job_id
  UNION ALL
-SELECT n::int, false, ${Array(13).fill("NULL").join(", ")}, NULL FROM (SELECT n FROM answered WHERE NOT starts UNION ALL SELECT n FROM found WHERE is_gone) gone
+SELECT n::int, false, ${Array(15).fill("NULL").join(", ")}, NULL FROM (SELECT n FROM answered WHERE NOT starts UNION ALL SELECT n FROM found WHERE is_gone) gone
  UNION ALL
-SELECT 0, false, ${Array(13).fill("NULL").join(", ")}, c.rows
+SELECT 0, false, ${Array(15).fill("NULL").join(", ")}, c.rows
   FROM (SELECT json_agg(json_build_array(project_no, environment, region, shard, job_id, attempt, ${epochMs("due_at")})) AS rows FROM ${calledLanes()} c) c
  WHERE c.rows IS NOT NULL`;

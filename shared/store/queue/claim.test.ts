@@ -156,7 +156,7 @@ describe.each(WAYS)("a claim, %s", (_name, theirs) => {
       const answers = [await claimAll(claims), await claimAll(claims)];
       for (const answer of answers)
         expect(answer.map(scheduledAtOf)).toEqual([plan?.nextRetryAt ?? null, requestedAt]);
-      expect(answers[1]).toEqual(answers[0]);
+      expect(answers[1]?.map(toldBy)).toEqual(answers[0]?.map(toldBy) ?? []);
     },
   );
 
@@ -476,3 +476,10 @@ function sample<T>(members: readonly T[], countMax: number): T[] {
   return taken;
 }
 const scheduledAtOf = (answer: Claimed) => (answer.kind === "granted" ? answer.attempt.scheduledAt : null);
+
+/** The answer without the places of its key, of which only a short way tells. */
+function toldBy(answer: Claimed): Claimed {
+  if (answer.kind !== "granted") return answer;
+  const { key, ...attempt } = answer.attempt;
+  return { ...answer, attempt };
+}

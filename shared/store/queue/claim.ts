@@ -51,10 +51,18 @@ export interface GrantedAttempt {
   isTagged: boolean;
   /** True if the job has a flow key. */
   isKeyed?: true;
+  /** The places of its flow key, if the key has a limit and the statement tells. */
+  key?: KeyPlaces;
   /** The kind of gate at which the attempt waited last; left out if it did not wait. */
   waitedFor?: WaitReason | undefined;
   /** The trace that the attempt belongs to, null for none. */
   trace: TraceContext | null;
+}
+
+/** How many attempts of a flow key may be in flight at once. The key is known by a hash of it (keyHashOf). */
+export interface KeyPlaces {
+  hash: number;
+  count: number;
 }
 
 /** Thrown to a node that was declared dead: this claim and all later ones of the node are refused. */
@@ -193,6 +201,8 @@ export interface GrantedRow {
   cap_seconds: number;
   is_tagged: boolean;
   is_keyed?: boolean | null;
+  key_hash?: number | null;
+  key_places?: number | null;
   trace: Buffer | null;
   waited_for?: "flow" | "host" | null;
 }
@@ -232,6 +242,9 @@ export const readGranted = (
   capSeconds: row.cap_seconds,
   isTagged: row.is_tagged,
   ...(row.is_keyed ? { isKeyed: true } : {}),
+  ...(row.key_hash == null || row.key_places == null
+    ? {}
+    : { key: { hash: row.key_hash, count: row.key_places } }),
   ...(row.waited_for == null ? {} : { waitedFor: row.waited_for }),
   trace: readTrace(row.trace),
 });

@@ -29,6 +29,9 @@ const TURN_MS = { min: 100, max: 1_000 };
 /** When a key (k) was last used, to the hour. used_at is indexed, and most updates are to leave the index alone. */
 export const USED_AT = "CASE WHEN k.used_at < now() - interval '1 hour' THEN now() ELSE k.used_at END";
 
+/** A number by which a message names a key (of a row or of null), since messages hold no keys. Few keys have the same. */
+export const keyHashOf = (key: string): string => `(hashtext(${key}) & 2147483647)`;
+
 const KEY = "project_no, environment, flow_key";
 const WINDOW = "k.rate_seconds * interval '1 s'";
 export const sameKey = (one: string, other: string): string =>

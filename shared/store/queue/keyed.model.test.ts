@@ -175,7 +175,8 @@ async function rowsOf(project: ProjectNo, jobs: readonly Claim[]) {
 const toldBy = (answers: readonly Claimed[]) =>
   answers.map((answer) => {
     if (answer.kind !== "granted") return answer.kind;
-    const { jobId, runId, startedAt, scheduledAt, ...rest } = answer.attempt;
+    // Only the short way tells of the key's places.
+    const { jobId, runId, startedAt, scheduledAt, key, ...rest } = answer.attempt;
     return { ...rest, isLater: startedAt >= scheduledAt };
   });
 

@@ -4,6 +4,7 @@ import type { ProjectNo } from "../../domain/scope.ts";
 import { comesToWait, settlementOf, startStore, type TestStore } from "../test-support.ts";
 import { claimKeyed } from "./claim-keyed.ts";
 import { type KeyedSettlement, settleKeyed } from "./settle-keyed.ts";
+import { refillLanes } from "./sweep.ts";
 
 let store: TestStore;
 let nodeId: number;
@@ -12,6 +13,25 @@ beforeAll(async () => {
   nodeId = await store.addNode();
 });
 afterAll(() => store.stop());
+
+test("a sweep and a claim tell the same hash of a key, another one for another key, and the claim how many places there are", async () => {
+  const project = await store.addProject();
+  const ids = await Promise.all(
+    [2, null].map((concurrency, n) =>
+      store.addJobs(project, 1, { flow: { key: `customer ${n}`, ...(concurrency && { concurrency }) } }),
+    ),
+  ).then((lists) => lists.flat());
+  const lane = { projectNo: project, flowClass: "production jobs", region: "us-east" } as const;
+  const { rows } = await refillLanes(store.db, [{ ...lane, sinceAt: 0, room: 9 }], 0);
+  const hashes = ids.map((id) => rows.find((row) => row.id === id)?.keyHash ?? Number.NaN);
+  expect(new Set(hashes).size).toBe(2);
+  const claims = ids.map((id) => store.claimOf(project, id));
+  const answers = await claimKeyed(store.db, nodeId, claims);
+  expect(answers.map((answer) => answer?.kind === "granted" && answer.attempt.key)).toEqual([
+    { hash: hashes[0] as number, count: 2 },
+    undefined,
+  ]);
+});
 
 describe("a key that is changed while the short way waits for it", () => {
   /** Runs `act` while another session holds the row of key "a" with `change`, and commits that once `act` waits. */

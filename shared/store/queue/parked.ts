@@ -99,7 +99,7 @@ const COMES_BACK = `, came_back AS (
 )`;
 
 // The attempts are due a microsecond apart, so that they keep their order.
-const released = ({ table, id, firstClass, isKeyed }: Owed) => `released AS (
+const released = ({ table, id, firstClass, keyHash }: Owed) => `released AS (
   UPDATE ${table} o SET due_at = greatest(now(), p.parked_due_at) + p.place * interval '1 us'${table === "open_jobs" ? ", gate = CASE WHEN o.has_place IS NULL THEN 'k' || o.flow_key END" : ""}
     FROM picked p
    WHERE o.project_no = ANY (ARRAY[p.project_no]) AND o.environment = p.environment AND o.region = p.region
@@ -107,7 +107,7 @@ const released = ({ table, id, firstClass, isKeyed }: Owed) => `released AS (
   RETURNING o.*
 )${table === "open_jobs" ? COMES_BACK : ""}
 SELECT r.project_no, (r.environment + ${firstClass})::smallint AS flow_class, r.region, l.shard, r.${id} AS id, r.attempt,
-       ${epochMs("r.due_at")} AS due_at, ${isKeyed("r")} AS is_keyed
+       ${epochMs("r.due_at")} AS due_at, ${keyHash("r")} AS key_hash
   FROM released r
   JOIN lanes l ON l.project_no = r.project_no AND l.region = r.region AND l.environment = r.environment
  ORDER BY r.due_at`;

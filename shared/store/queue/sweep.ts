@@ -4,6 +4,7 @@ import type { OwedAttempt, Placed } from "../../domain/owed.ts";
 import type { ProjectNo, Region } from "../../domain/scope.ts";
 import { flowClassCode, flowClassNamed, regionCode, regionOf } from "../database/codes.ts";
 import { column, type Database, epochMs, instant, STATEMENT_TIMEOUT_MS } from "../database/database.ts";
+import { keyHashOf } from "./flow-gates.ts";
 
 /** The jobs, or the deliveries, of a project in one environment and one region. Lanes take turns. */
 export interface Lane {
@@ -148,29 +149,29 @@ export interface Owed {
   firstClass: 0 | 2;
   /** The condition of lanes that can hold rows of this kind. */
   lanes: "true" | "l.has_deliveries";
-  /** SQL: whether the table's row with this alias belongs to a job with a flow key. */
-  isKeyed(row: string): string;
+  /** SQL: the hash of the flow key to whose job the table's row with this alias belongs; null if it has none. */
+  keyHash(row: string): string;
 }
 export const OWED: Record<FlowKind, Owed> = {
   jobs: {
     ...{ table: "open_jobs", id: "job_id", firstClass: 0, lanes: "true" },
-    isKeyed: (row) => `${row}.flow_key IS NOT NULL`,
+    keyHash: (row) => keyHashOf(`${row}.flow_key`),
   },
   webhooks: {
     ...{ table: "open_deliveries", id: "id", firstClass: 2, lanes: "l.has_deliveries" },
-    isKeyed: () => "false",
+    keyHash: () => "NULL::int",
   },
 };
 
 const rowColumns = ({ firstClass }: Owed) =>
   `l.project_no, (l.environment + ${firstClass})::smallint AS flow_class, l.region, l.shard, o.id, o.attempt,
-       ${epochMs("o.due_at")} AS due_at, f.concurrency, o.is_keyed`;
+       ${epochMs("o.due_at")} AS due_at, f.concurrency, o.key_hash`;
 const owedRows = (
-  { table, id, isKeyed }: Owed,
+  { table, id, keyHash }: Owed,
   since: string,
   ahead: string,
   room: string,
-  columns = `o.${id} AS id, o.attempt, o.due_at, ${isKeyed("o")} AS is_keyed`,
+  columns = `o.${id} AS id, o.attempt, o.due_at, ${keyHash("o")} AS key_hash`,
 ) => `
   SELECT ${columns}
     FROM ${table} o
@@ -232,7 +233,7 @@ export interface OwedRow {
   id: string;
   attempt: number;
   due_at: number;
-  is_keyed: boolean;
+  key_hash: number | null;
 }
 
 export function readOwed(row: OwedRow): Placed<OwedAttempt> {
@@ -245,6 +246,6 @@ export function readOwed(row: OwedRow): Placed<OwedAttempt> {
     id: uuidToId(kindOf(flowClass) === "jobs" ? JOB_PREFIX : DELIVERY_PREFIX, row.id),
     attempt: row.attempt,
     dueAt: row.due_at,
-    ...(row.is_keyed ? { isGated: true } : {}),
+    ...(row.key_hash === null ? {} : { isGated: true, keyHash: row.key_hash }),
   };
 }

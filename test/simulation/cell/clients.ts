@@ -68,7 +68,7 @@ export class Clients {
     const cell = await this.cell;
     switch (operation.kind) {
       case "create":
-        return this.create(cell, operation.jobs);
+        return this.create(cell, operation.jobs, operation.isUntold);
       case "cancel":
         return this.ofJob(operation.part, (job) => this.cancel(cell, job));
       case "retry":
@@ -118,7 +118,7 @@ export class Clients {
     }
   }
 
-  async create(cell: Cell, wanted: readonly WantedJob[]): Promise<void> {
+  async create(cell: Cell, wanted: readonly WantedJob[], isUntold = false): Promise<void> {
     const now = cell.clock.now();
     const jobs = wanted.map((job, index): JobToCreate => {
       const projectNo = job.project + 1;
@@ -147,6 +147,7 @@ export class Clients {
       return createJobs(cell.db, jobs, this.lanes);
     });
     if (created === null) return;
+    if (isUntold) this.world.recording.meet("jobs of which no message tells");
     for (const [index, answer] of created.entries()) {
       const { id: job = "", runAt = 0 } = jobs[index] ?? {};
       const clock = this.world.server.readClock();
@@ -162,7 +163,7 @@ export class Clients {
       );
     const startable = owedBy(true);
     if (startable.length > 0) this.world.recording.meet("a job that may start");
-    (await this.announcer).announce(startable, owedBy(false));
+    if (!isUntold) (await this.announcer).announce(startable, owedBy(false));
   }
 
   /** Notes the limits that flow keys have from the beginning on. */

@@ -1,4 +1,5 @@
 import { type Bus, zeroCounts } from "../../../shared/bus/bus.ts";
+import { decodeHint } from "../../../shared/bus/encoding.ts";
 import { subjectMatches } from "../../../shared/bus/subjects.ts";
 import { busOver, type Listener } from "../../../shared/bus/wire.ts";
 import type { Log } from "../../../shared/platform/log.ts";
@@ -93,6 +94,9 @@ export class Network {
 
   private publish(sender: SimProcess, subject: string, text: string, kept: boolean): void {
     this.recording.trace(() => `${sender.name} sends ${subject} ${text}`);
+    if (text.includes('"queued"')) this.recording.meet("answer: queued");
+    if (subject.startsWith("hint.") && (decodeHint(text)?.begun ?? []).length > 0)
+      this.recording.meet("hint: begun");
     if (this.isCut(sender.name, "out")) {
       this.recording.meet("message lost on a cut link out");
       return;

@@ -93,20 +93,29 @@ export function planFlowSteps(
   });
 }
 
-/** So many good jobs of the key that its places are handed on, while statements that do so fail. */
+/**
+ * So many good jobs of the key that its places are handed on, while statements that do so fail. Sweeps find them, in two waves: the second
+ * comes while the project is known to hand places on.
+ */
 function planQueue(
   random: Random,
   flow: PlannedFlow,
   projects: readonly PlannedProject[],
   at: number,
 ): Step[] {
-  const jobs = Array.from(
-    { length: 8 + random.below(8) },
-    (): WantedJob => ({ ...jobOf(random, flow, projects), delayMs: 0, habit: "good" }),
-  );
+  const wave = (length: number) =>
+    Array.from(
+      { length },
+      (): WantedJob => ({ ...jobOf(random, flow, projects), delayMs: 0, habit: "good" }),
+    );
   const what = { names: "settle_keyed", chance: 0.3, fates: FATES };
   const faults: Fault[] = [{ kind: "statements", at, forMs: 2_000, node: null, what }];
-  return [{ kind: "create", at, jobs }, ...faults.filter(() => random.chance(0.7))];
+  const isUntold = random.chance(0.7);
+  return [
+    { kind: "create", at, jobs: wave(8 + random.below(8)), isUntold },
+    { kind: "create", at: at + 500 + random.below(1_000), jobs: wave(4 + random.below(20)), isUntold },
+    ...faults.filter(() => random.chance(0.5)),
+  ];
 }
 
 const isStrict = ({ hold, concurrency }: PlannedFlow) => hold === "job" && concurrency === 1;

@@ -10,7 +10,8 @@ import { HABITS, type Habit } from "./targets.ts";
 
 /** The operations of clients and operators. `at` is milliseconds after the beginning. */
 export type Operation =
-  | { kind: "create"; at: number; jobs: WantedJob[] }
+  /** `isUntold`: no message tells of the jobs, so that sweeps find them. */
+  | { kind: "create"; at: number; jobs: WantedJob[]; isUntold?: boolean }
   /** `part` in [0, 1) chooses one of the jobs that were asked for before. */
   | { kind: "cancel"; at: number; part: number }
   | { kind: "retry"; at: number; part: number }

@@ -15,6 +15,9 @@ export type GateScope = Pick<OpenJobRow, "project_no" | "environment">;
 export const flowKeyOf = ({ project_no, environment }: GateScope, key: string) =>
   `${project_no}/${environment}/${key}`;
 
+/** A hash of a key. It is not that of Postgres, which no answer depends on. */
+export const keyHashOf = (key: string): number => Bun.hash.crc32(key) & 0x7fffffff;
+
 /** The order in which attempts stand at a gate. */
 export const byTurn = (one: OpenJobRow, other: OpenJobRow): number =>
   (one.parked_due_at ?? 0) - (other.parked_due_at ?? 0) || (one.id < other.id ? -1 : 1);

@@ -22,6 +22,7 @@ import {
   gateOf,
   headsOf,
   holdersGateOf,
+  keyHashOf,
   leaveQueue,
   noteStarts,
   placesLeft,
@@ -312,7 +313,11 @@ export const claimKeyed: Statement = (tables, time, values) => {
   }
   const rows = calledArrays(tables, called);
   return [
-    ...answers.map((answer) => ({ ...answer, is_granted: true, called: null })),
+    ...answers.map((answer, index) => {
+      const { flow_key = "", concurrency = null } = started[index]?.key ?? {};
+      const places = { key_hash: keyHashOf(flow_key), key_places: concurrency };
+      return { ...answer, ...places, is_granted: true, called: null };
+    }),
     ...[...parked.map(({ asked }) => asked.n), ...gone].map((n) => ({ n, is_granted: false, called: null })),
     ...(rows === null ? [] : [{ n: 0, is_granted: false, called: rows }]),
   ];

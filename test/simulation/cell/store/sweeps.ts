@@ -1,3 +1,4 @@
+import { keyHashOf } from "./gates.ts";
 import { type Instant, instants, numbers, texts, toMs } from "./parameters.ts";
 import { type LaneRow, laneKey, type OwedRow, rowAt, type Statement, type Tables } from "./tables.ts";
 
@@ -43,7 +44,7 @@ export const owedColumns = (kind: Kind, lane: LaneRow, row: OwedRow) => ({
   id: row.id,
   attempt: row.attempt,
   due_at: toMs(row.due_at ?? 0),
-  is_keyed: "flow_key" in row && row.flow_key !== null,
+  key_hash: "flow_key" in row && typeof row.flow_key === "string" ? keyHashOf(row.flow_key) : null,
 });
 
 const sweptAt = (now: Instant) => ({ id: null, due_at: toMs(now) });
