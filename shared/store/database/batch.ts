@@ -90,7 +90,7 @@ interface Next<Item, Answer> {
   left: Member<Item, Answer>[];
   isFull: boolean;
   locks: Set<unknown>;
-  /** The locks of others that are taken, and when the first of these seems stuck. */
+  /** The locks that are taken among those of the items that wait, and when one of these may be free at the latest. */
   taken: Set<unknown>;
   turnAt: number;
 }
@@ -134,7 +134,8 @@ function createQueue<Item, Answer>({
       const next = takeNext(now);
       isBlocked = next.members.length === 0;
       const waitMs = (isBlocked ? next.turnAt : startsAt(next)) - now;
-      turns?.shared.stand(standing, waitMs > 0 ? next.taken.union(next.locks) : next.taken);
+      // While it only gathers, others may go before it.
+      turns?.shared.stand(standing, underWay.size > 0 ? next.taken.union(next.locks) : next.taken);
       if (waitMs > 0) {
         // Bun drops the fraction of a timer, which would fire too early and be set once more.
         timer = setTimeout(startBatches, Math.ceil(waitMs));
@@ -144,7 +145,8 @@ function createQueue<Item, Answer>({
       begunAt = now;
       start(next);
     }
-    if (waiting.length === 0) turns?.shared.stand(standing, new Set());
+    // Its own next end lets it try again.
+    if (waiting.length === 0 || underWay.size === IN_FLIGHT_MAX) turns?.shared.stand(standing, new Set());
     if (waiting.length > 0 || underWay.size > 0) return;
     for (const resolve of drained) resolve();
     drained = [];
