@@ -5,7 +5,7 @@ import { Dispatcher } from "./dispatch.ts";
 import type { Entry } from "./shard/entry.ts";
 import { Shard } from "./shard/shard.ts";
 import { Timers } from "./shard/timers.ts";
-import { owedOf } from "./test-support.ts";
+import { owedOf, sweptOf } from "./test-support.ts";
 
 const NOW = 1_800_000_000_000;
 const all = () => true;
@@ -52,6 +52,17 @@ describe("what is ready", () => {
     expect(run()).toEqual([]);
     hear(9, 100);
     expect(run()).toEqual([{ node: 9, region: "us-east", items: [{ ...owed, shard: 3 }] }]);
+    expect(run()).toEqual([]);
+  });
+
+  test("goes to another node, though that has less room, once 1,000 of its lane wait for the answers of the roomiest", () => {
+    const { shard, hear, run } = startDispatch();
+    const rows = Array.from({ length: 1_300 }, () => sweptOf(owedOf({ dueAt: NOW }), 1_000));
+    shard.swept(rows, [], { fromAt: Number.NEGATIVE_INFINITY, sweptAt: NOW }, NOW);
+    hear(8, 100);
+    hear(9, 4_000);
+    const sent = Map.groupBy(run(), ({ node }) => node);
+    expect([countOf(sent.get(9) ?? []), countOf(sent.get(8) ?? [])]).toEqual([1_000, 100]);
     expect(run()).toEqual([]);
   });
 

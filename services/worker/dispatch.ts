@@ -99,9 +99,15 @@ export class Dispatcher {
       lane.standsInRow = false;
       // The lane may have been blocked or refused since it joined the row.
       if (!isActive(shard) || !lane.isSendable(now)) continue;
+      if (!lane.maySendTo(node.id)) {
+        flush();
+        const other = roomiest(nodes.filter(({ id }) => lane.maySendTo(id)));
+        // The next answer to the lane brings it back.
+        if (other === undefined) continue;
+        node = other;
+      }
       const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
-      const taken = shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now);
-      for (const entry of taken) {
+      for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now)) {
         const { projectNo, flowClass, id, attempt, dueAt, isGated, keyHash } = entry;
         const waitedFor = lane.waitOf(entry);
         items.push({
@@ -110,8 +116,7 @@ export class Dispatcher {
           ...(isGated && { isGated, keyHash }),
         });
       }
-      // If nothing was taken, enough of the lane waits for the node's answers. The next of them brings it back.
-      if (taken.length > 0 && lane.isSendable(now)) this.enqueue(lane, shard);
+      if (lane.isSendable(now)) this.enqueue(lane, shard);
       if (items.length >= Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX)) flush();
     }
     flush();

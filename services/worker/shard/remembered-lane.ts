@@ -105,6 +105,11 @@ export class RememberedLane {
     return this.readyCount > 0 && this.credits.areLeft && this.blockedUntilAt <= now;
   }
 
+  /** Whether not too many entries wait for the answers of the delivery node. */
+  maySendTo(nodeId: number): boolean {
+    return (this.sentTo.get(nodeId) ?? 0) < SENT_MAX;
+  }
+
   /** How many of the entries Postgres has due up to this instant. */
   countOwed(throughAt: number): number {
     let count = 0;

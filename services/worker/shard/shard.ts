@@ -179,8 +179,7 @@ export class Shard {
         else lane.setTimer(entry, now + answer.waitMs, putOffReason(answer.waitMs));
         break;
       case "queued":
-        if (entry.hasBegun) lane.forget(entry);
-        else lane.setTimer(entry, now + answer.waitMs, "flow");
+        lane.setTimer(entry, now + answer.waitMs, "flow");
         break;
       case "no_permit":
         lane.refusePermit(answer.returned, now);
@@ -196,6 +195,7 @@ export class Shard {
         lane.giveBack(entry);
         break;
     }
+    if (entry.hasBegun) lane.forget(entry);
     lane.probe(false);
     this.announce(lane, now);
   }
