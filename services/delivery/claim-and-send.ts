@@ -174,19 +174,19 @@ export function createClaimAndSend(
     } catch (error) {
       log.error({ err: error, id: sending?.[0].id }, "attempt.failed");
     }
-    await claimFirst(kind, keys.ends(key));
+    if (key !== null) await claimKeptBack(kind, key);
   }
 
-  /** Claims the first of attempts that were kept back. If it is not owed any more, the next, and so on. */
-  async function claimFirst<Granted, Sent>(
+  /** An attempt of the key has ended. Claims one that was kept back: the first that is owed and that nothing parks. */
+  async function claimKeptBack<Granted, Sent>(
     kind: AttemptKind<Granted, Sent>,
-    keptBack: readonly OwedItem[],
+    key: KeyInFlight,
   ): Promise<void> {
-    for (const [place, item] of keptBack.entries()) {
+    for (let item = keys.ends(key); item !== null; item = keys.next(key)) {
       const answer = await claimAndSend(kind, item, null);
       if (answer?.kind === "gone") continue;
-      keys.keepOn(item, keptBack.slice(place + 1));
       if (answer?.kind === "granted") options.onNext(item, true);
+      else keys.leave(key);
       return;
     }
   }

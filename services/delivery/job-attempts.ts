@@ -134,7 +134,10 @@ export function createJobAttempts(
       const left = claims.filter((claim) => !startedHere.has(attemptOf(claim)));
       const answers = left.length === 0 ? [] : await claimKeyedBy(left);
       const answerOf = new Map(left.map((claim, index) => [claim, answers[index] ?? null]));
-      return claims.map((claim) => (answerOf.has(claim) ? (answerOf.get(claim) ?? null) : GONE));
+      return claims.map((claim) => {
+        const answer = answerOf.get(claim);
+        return answer === undefined ? GONE : answer;
+      });
     },
     long: claimingWhole.submit,
     gathering: { turns: { ...keyedTurns, givesWay: true } },

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { createIdSource, JOB_PREFIX } from "../../shared/domain/ids.ts";
 import type { OwedItem } from "./attempt-kind.ts";
-import { KeyQueues } from "./key-queues.ts";
+import { type KeyInFlight, KeyQueues } from "./key-queues.ts";
 
 const ids = createIdSource((count) => new Uint8Array(count).fill(7));
 const HASH = 4_711;
@@ -19,8 +19,8 @@ function startQueues({ places, inFlight }: { places: number; inFlight: number })
   const keys = new KeyQueues();
   keys.handsOn(null, itemOf());
   const begin = () => keys.begins(itemOf(), { hash: HASH, count: places });
-  const [key = null] = Array.from({ length: inFlight }, begin);
-  return { keys, key };
+  const [key] = Array.from({ length: inFlight }, begin);
+  return { keys, key: key as KeyInFlight };
 }
 
 describe("an attempt is kept back", () => {
@@ -64,19 +64,32 @@ describe("an attempt is kept back", () => {
   });
 });
 
-test("those that were kept back come back in their order if an attempt ends and none gets its place", () => {
-  const { keys, key } = startQueues({ places: 2, inFlight: 2 });
-  const items = [itemOf({ dueAt: 3 }), itemOf({ dueAt: 2 }), itemOf({ dueAt: 2 }), itemOf({ dueAt: 1 })];
-  for (const item of items) expect(keys.keepsBack(item)).toBe(true);
-  const [last, first, second, again] = items as [OwedItem, OwedItem, OwedItem, OwedItem];
-  // It has come again, and is being claimed.
-  expect(keys.keepsBack(again)).toBe(false);
-  expect(keys.ends(key)).toEqual([first, second, last]);
-  keys.keepOn(first, [second, last]);
-  expect([keys.ends(key), keys.ends(null)]).toEqual([[second, last], []]);
-  // Nothing of the key is in flight any more.
-  keys.keepOn(second, [last]);
-  expect(keys.keepsBack(itemOf())).toBe(false);
+describe("once an attempt ends and none gets its place", () => {
+  test("those that were kept back are claimed, one for each place, in the order in which they are due", () => {
+    const { keys, key } = startQueues({ places: 2, inFlight: 2 });
+    const items = [itemOf({ dueAt: 3 }), itemOf({ dueAt: 2 }), itemOf({ dueAt: 2 }), itemOf({ dueAt: 1 })];
+    for (const item of items) expect(keys.keepsBack(item)).toBe(true);
+    const [last, first, second, again] = items as [OwedItem, OwedItem, OwedItem, OwedItem];
+    // It has come again, and is being claimed.
+    expect(keys.keepsBack(again)).toBe(false);
+    expect([keys.ends(key), keys.ends(key), keys.next(key), keys.next(key)]).toEqual([
+      first,
+      second,
+      last,
+      null,
+    ]);
+  });
+
+  test("the others stay kept back behind one that is claimed, and are forgotten if it is refused", () => {
+    const { keys, key } = startQueues({ places: 1, inFlight: 1 });
+    const [first, second] = [itemOf({ dueAt: 1 }), itemOf({ dueAt: 2 })];
+    for (const item of [first, second]) expect(keys.keepsBack(item)).toBe(true);
+    expect(keys.ends(key)).toBe(first);
+    expect(keys.begins(first, { hash: HASH, count: 1 })).toBe(key);
+    expect(keys.ends(key)).toBe(second);
+    keys.leave(key);
+    expect(keys.begins(first, { hash: HASH, count: 1 })).not.toBe(key);
+  });
 });
 
 test("the first claim of a key is known until it is over, so that others wait to hear how many places there are", async () => {

@@ -23,8 +23,8 @@ export interface KeyInFlight {
 /**
  * Keeps attempts of a flow key back whose claims would only park them: the node has as many attempts of the key in flight as may be at
  * once, so one of the key's settlements is about to start the next of its queue, parked or not (settle-keyed.ts). So a row is written once
- * less, and the node's claims are for other keys. Only projects whose settlements do hand places on are concerned, and each attempt is
- * kept back once. If a settlement hands its place on to no attempt, one that was kept back is claimed at once.
+ * less, and the node's claims are for other keys. Only projects whose settlements do hand places on are concerned. An attempt that comes
+ * again within some seconds is claimed. If a settlement hands its place on to no attempt, one that was kept back is claimed at once.
  *
  * It knows hashes of keys, which messages tell. Two keys of one hash keep each other's attempts back.
  */
@@ -88,22 +88,23 @@ export class KeyQueues {
     return key !== null && forget(key, next);
   }
 
-  /**
-   * An attempt of the key has ended, and none has its place. Answers those that were kept back, in the order in which they are due: the
-   * first that still can is to be claimed. The key forgets them.
-   */
-  ends(key: KeyInFlight | null): OwedItem[] {
-    if (key === null) return [];
+  /** An attempt of the key has ended, and none has its place. Answers one that was kept back and is to be claimed. */
+  ends(key: KeyInFlight): OwedItem | null {
     key.inFlight--;
-    if (key.inFlight === 0) this.keys.delete(key.name);
-    return key.keptBack
-      .splice(0)
-      .sort((one, other) => one.dueAt - other.dueAt || (one.id < other.id ? -1 : 1));
+    return this.next(key);
   }
 
-  /** These stay kept back behind an attempt of their key that was claimed after `ends`. */
-  keepOn(claimed: OwedItem, others: readonly OwedItem[]): void {
-    this.keys.get(nameOf(claimed))?.keptBack.unshift(...others);
+  /** The attempt that `ends` has answered was not owed any more. Answers the next one, by the order in which they are due. */
+  next(key: KeyInFlight): OwedItem | null {
+    key.keptBack.sort((one, other) => one.dueAt - other.dueAt || (one.id < other.id ? -1 : 1));
+    const item = key.keptBack.shift() ?? null;
+    if (item === null) this.leave(key);
+    return item;
+  }
+
+  /** The attempt was refused. The others come again by themselves, unless attempts of the key are in flight. */
+  leave(key: KeyInFlight): void {
+    if (key.inFlight === 0 && this.keys.get(key.name) === key) this.keys.delete(key.name);
   }
 
   private isConcerned({ projectNo, keyHash }: OwedItem): boolean {

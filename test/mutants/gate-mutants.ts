@@ -92,8 +92,8 @@ export const GATE_MUTANTS: readonly Mutant[] = [
   {
     name: "an attempt that is queued is not claimed when a place comes free",
     file: "services/delivery/claim-and-send.ts",
-    from: "await claimFirst(kind, keys.ends(key));",
-    to: "keys.ends(key);",
+    from: "if (key !== null) await claimKeptBack(kind, key);",
+    to: "if (key !== null) keys.ends(key);",
     caughtBy: "services/delivery/claim-and-send.test.ts",
   },
   {
