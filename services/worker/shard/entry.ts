@@ -26,6 +26,12 @@ export type Entry = OwedAttempt &
     hasBegun: boolean;
   };
 
+export const newEntry = (owed: OwedAttempt, shard: Entry["shard"]): Entry => ({
+  ...owed,
+  ...{ shard, state: "ready", handle: 0, place: 0, timedUntil: 0, sentAt: 0, sentTo: 0 },
+  ...{ putOffFor: null, movedTo: null, calledFor: null, hasBegun: false },
+});
+
 /** When Postgres has the entry due, as far as is known. */
 export const owedAt = ({ movedTo, dueAt }: Entry) => movedTo ?? dueAt;
 /** Whether a timed entry is due in Postgres while it waits. */

@@ -8,18 +8,15 @@ import {
   type SweptRow,
 } from "../../../shared/store/queue/sweep.ts";
 import { Credits } from "./credits.ts";
-import { CLOCKS_DIFFER_MS, type Entry, isBefore, isInTheWay, owedAt } from "./entry.ts";
+import { CLOCKS_DIFFER_MS, type Entry, isInTheWay, owedAt } from "./entry.ts";
+import { ReadyRow } from "./ready-row.ts";
+import { SentCounts } from "./sent-counts.ts";
 import type { Timers } from "./timers.ts";
 
 /** A lane is refilled once so few entries are left of its last refill. The next one reads them again, so more would cost more. */
 const REFILL_LEFT_MAX = 500;
 /** How many entries of one lane the wheel holds at most. */
 const TIMED_MAX = 2_000;
-/**
- * How many entries of a lane may wait for the answers of one delivery node. Answers take some milliseconds, or some tenths of a second if
- * statements of the project wait for each other. More entries would only wait in the node, where they take room from other projects.
- */
-const SENT_MAX = 1_000;
 /**
  * Once so many entries are put off and still due in Postgres, the entries behind them wait for them. Each refill reads them again. A
  * delivery node keeps some attempts of each flow key back.
@@ -59,13 +56,8 @@ export class RememberedLane {
   private timedCount = 0;
   /** How many timed entries were put off and are still due in Postgres, where refills meet them first. Entries behind them do not wait. */
   private putOffCount = 0;
-  private sentCount = 0;
-  /** How many entries wait for the answers of each delivery node. */
-  private readonly sentTo = new Map<number, number>();
-  private ready: Entry[] = [];
-  private readyHead = 0;
-  /** Refused entries; the last one is sent next. */
-  private refused: Entry[] = [];
+  private readonly sent = new SentCounts();
+  private readonly ready = new ReadyRow();
 
   private blockedUntilAt = 0;
   /** Entries due by this instant had to wait for their project's limit, quota or hold: `heldBackFor` is the last. */
@@ -88,16 +80,12 @@ export class RememberedLane {
   }
 
   get readyCount(): number {
-    return this.ready.length - this.readyHead + this.refused.length;
+    return this.ready.length;
   }
 
   /** When the ready entry that is sent next came due; null if nothing is ready. */
   get nextDueAt(): number | null {
-    const isReady = (entry: Entry) => entry.state === "ready" && this.entries.get(entry.id) === entry;
-    // Entries before the head were sent or forgotten. One that was put off since may be ready, but stands further behind as well.
-    const next =
-      this.refused.findLast(isReady) ??
-      this.ready.find((entry, place) => place >= this.readyHead && isReady(entry));
+    const next = this.ready.find((entry) => entry.state === "ready" && this.entries.get(entry.id) === entry);
     return next?.dueAt ?? null;
   }
 
@@ -107,7 +95,7 @@ export class RememberedLane {
 
   /** Whether not too many entries wait for the answers of the delivery node. */
   maySendTo(nodeId: number): boolean {
-    return (this.sentTo.get(nodeId) ?? 0) < SENT_MAX;
+    return this.sent.leftFor(nodeId) > 0;
   }
 
   /** How many of the entries Postgres has due up to this instant. */
@@ -124,13 +112,8 @@ export class RememberedLane {
   /** Remembers an entry, with a timer if it is not due yet. A late message may tell of one that is older than others. */
   add(entry: Entry, now: number): void {
     this.entries.set(entry.id, entry);
-    const next = this.refused.at(-1);
     if (entry.dueAt > now) this.setTimer(entry, entry.dueAt, null);
-    else if (next !== undefined && isBefore(entry, next)) this.refused.push(entry);
-    else {
-      const place = this.ready.findLastIndex((other) => !isBefore(entry, other)) + 1;
-      this.ready.splice(Math.max(place, this.readyHead), 0, entry);
-    }
+    else this.ready.add(entry);
   }
 
   /** Whether another entry may be held. Postgres remembers those that do not fit. */
@@ -199,12 +182,12 @@ export class RememberedLane {
     if (owedAt(entry) <= this.refilledThroughAt) this.refillLeft--;
   }
 
-  /** Takes the next ready entries, as many as credits and SENT_MAX allow, and marks them as sent. */
+  /** Takes the next ready entries, as many as credits and the node's unanswered ones allow, and marks them as sent. */
   take(countMax: number, nodeId: number, now: number): Entry[] {
     const taken: Entry[] = [];
-    const most = Math.min(countMax, SENT_MAX - (this.sentTo.get(nodeId) ?? 0));
+    const most = Math.min(countMax, this.sent.leftFor(nodeId));
     while (taken.length < most && this.credits.areLeft) {
-      const entry = this.nextReady();
+      const entry = this.ready.takeNext();
       if (entry === undefined) break;
       // The entry may have been forgotten, or replaced by a later attempt, while it stood in the row.
       if (this.entries.get(entry.id) !== entry || entry.state !== "ready") continue;
@@ -214,21 +197,20 @@ export class RememberedLane {
       this.credits.spend();
       taken.push(entry);
     }
-    this.countSent(nodeId, taken.length);
+    this.sent.add(nodeId, taken.length);
     if (this.readyCount === 0) this.credits.unbind();
     return taken;
   }
 
   /** The answer to one sent entry has come, or is not waited for any more. */
   endWait({ sentTo }: Entry): void {
-    this.countSent(sentTo, -1);
+    this.sent.add(sentTo, -1);
   }
 
   /** A sent entry was refused: it is sent before the others. */
   giveBack(entry: Entry): void {
     entry.state = "ready";
-    const place = this.refused.findLastIndex((other) => !isBefore(other, entry)) + 1;
-    this.refused.splice(place, 0, entry);
+    this.ready.giveBack(entry);
   }
 
   /** A claim was refused for want of a permit. `returned` is the number of permits that had ever come back by then. */
@@ -245,7 +227,7 @@ export class RememberedLane {
 
   /** Finds out whether permits are free, if nothing else will tell. `isOverdue`: a hint may have been lost. */
   probe(isOverdue: boolean): void {
-    this.credits.probe({ isOverdue, isAwaited: this.sentCount > 0 });
+    this.credits.probe({ isOverdue, isAwaited: this.sent.total > 0 });
   }
 
   /** Sends nothing until `untilAt`. `reason` is null if the block is not for the project's own quota or hold. */
@@ -341,31 +323,8 @@ export class RememberedLane {
     this.heldBackFor = reason;
   }
 
-  private countSent(nodeId: number, step: number): void {
-    this.sentCount += step;
-    const count = (this.sentTo.get(nodeId) ?? 0) + step;
-    if (count === 0) this.sentTo.delete(nodeId);
-    else this.sentTo.set(nodeId, count);
-  }
-
   private endTimed(entry: Entry): void {
     this.timedCount--;
     if (isInTheWay(entry)) this.putOffCount--;
-  }
-
-  private nextReady(): Entry | undefined {
-    const refused = this.refused.pop();
-    if (refused !== undefined) return refused;
-    const entry = this.ready[this.readyHead];
-    if (entry === undefined) return undefined;
-    this.readyHead++;
-    if (this.readyHead === this.ready.length) {
-      this.ready = [];
-      this.readyHead = 0;
-    } else if (this.readyHead > 1_024 && this.readyHead > this.ready.length / 2) {
-      this.ready = this.ready.slice(this.readyHead);
-      this.readyHead = 0;
-    }
-    return entry;
   }
 }

@@ -11,7 +11,7 @@ import { HORIZON_MS } from "../../../shared/domain/shard.ts";
 import type { WaitReason } from "../../../shared/domain/wait.ts";
 import type { HeldShard } from "../../../shared/store/queue/shards.ts";
 import { laneRoom, type RefillLane, SWEEP_LAG_MS, type SweptRow } from "../../../shared/store/queue/sweep.ts";
-import type { Entry } from "./entry.ts";
+import { type Entry, newEntry } from "./entry.ts";
 import { RememberedLane } from "./remembered-lane.ts";
 import type { Timers } from "./timers.ts";
 import { blockReason, putOffReason } from "./wait-reasons.ts";
@@ -103,27 +103,9 @@ export class Shard {
       else lane.lookFrom(dueAt);
       return false;
     }
-    const entry: Entry = {
-      projectNo,
-      flowClass,
-      id,
-      attempt,
-      dueAt,
-      // A job never loses its key.
-      isGated: isGated ?? known?.isGated,
-      keyHash: keyHash ?? known?.keyHash,
-      shard: this,
-      state: "ready",
-      handle: 0,
-      place: 0,
-      timedUntil: 0,
-      sentAt: 0,
-      sentTo: 0,
-      putOffFor: null,
-      movedTo: null,
-      calledFor: null,
-      hasBegun: false,
-    };
+    // A job never loses its key.
+    const gate = { isGated: isGated ?? known?.isGated, keyHash: keyHash ?? known?.keyHash };
+    const entry = newEntry({ projectNo, flowClass, id, attempt, dueAt, ...gate }, this);
     lane.add(entry, now);
     if (isDue) this.announce(lane, now);
     return true;
