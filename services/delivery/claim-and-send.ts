@@ -186,7 +186,7 @@ export function createClaimAndSend(
       const answer = await claimAndSend(kind, item, null);
       if (answer?.kind === "gone") continue;
       if (answer?.kind === "granted") options.onNext(item, true);
-      else keys.leave(key);
+      keys.leave(key);
       return;
     }
   }

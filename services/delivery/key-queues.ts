@@ -16,7 +16,6 @@ export interface KeyInFlight {
   /** How many of its attempts may be in flight at once, over all nodes. */
   places: number;
   inFlight: number;
-  /** In the order in which they were offered. */
   keptBack: OwedItem[];
 }
 
@@ -53,7 +52,7 @@ export class KeyQueues {
     }
     if (key.inFlight < key.places || key.keptBack.length >= KEPT_BACK_MAX) return false;
     this.wereKeptBack.note(attempt);
-    key.keptBack.push(item);
+    key.keptBack.push({ ...item, waitedFor: "flow" });
     return true;
   }
 
@@ -102,7 +101,7 @@ export class KeyQueues {
     return item;
   }
 
-  /** The attempt was refused. The others come again by themselves, unless attempts of the key are in flight. */
+  /** The attempt was claimed, or refused. Unless attempts of the key are in flight now, the others come again by themselves. */
   leave(key: KeyInFlight): void {
     if (key.inFlight === 0 && this.keys.get(key.name) === key) this.keys.delete(key.name);
   }
