@@ -49,6 +49,12 @@ import type { StoreRetries } from "./retry-until-answered.ts";
  */
 const SETTLE_GATHERING = { gatherMs: 20, gatheredEnough: 32 };
 
+/**
+ * While so many settlements of jobs with a key of a project are under way, one statement and half of the next, claims of such jobs give way
+ * to them. They start others in the places that they leave, so claims would only add to what is in flight.
+ */
+const GIVES_WAY_FROM = 300;
+
 /** An attempt of a job that was sent, and how it ended. */
 interface SentAttempt {
   projectNo: ProjectNo;
@@ -97,6 +103,8 @@ export function createJobAttempts(
   const keyedTurns = { ...turns, lockOf: ({ projectNo }: { projectNo: ProjectNo }) => projectNo };
   /** The run ids under which settlements that are not answered yet may start attempts. A claim that gets such an attempt takes its id out. */
   const askedFor = new Set<string>();
+  /** How many settlements of jobs with a key are under way in each project. */
+  const settlingOf = new Map<ProjectNo, number>();
   /** The attempts that settlements have started and that are not in flight yet. A claim of such an attempt has nothing left to do. */
   const startedHere = new Set<string>();
   const locating = inBatches((jobs: OwedPlace[]) => findTargetUrls(db, jobs));
@@ -140,7 +148,12 @@ export function createJobAttempts(
       });
     },
     long: claimingWhole.submit,
-    gathering: { turns: { ...keyedTurns, givesWay: true } },
+    gathering: {
+      turns: {
+        ...keyedTurns,
+        givesWay: (lock) => (settlingOf.get(lock as ProjectNo) ?? 0) >= GIVES_WAY_FROM,
+      },
+    },
   });
   const settleLong = async (sent: SentAttempt[]) => {
     const settlements = sent.map(({ settlement, endedAt }) => waitLeft(settlement, endedAt));
@@ -211,7 +224,14 @@ export function createJobAttempts(
     const { next } = await retries.untilSettled(sent.settlement, async (settlement) => {
       if (!isAgain) {
         isAgain = true;
-        return settlingKeyed.submit({ ...sent, settlement, nextRunId });
+        settlingOf.set(projectNo, (settlingOf.get(projectNo) ?? 0) + 1);
+        try {
+          return await settlingKeyed.submit({ ...sent, settlement, nextRunId });
+        } finally {
+          const left = (settlingOf.get(projectNo) ?? 0) - 1;
+          if (left > 0) settlingOf.set(projectNo, left);
+          else settlingOf.delete(projectNo);
+        }
       }
       // The statement before may have been committed. What it has started is found once this one is over, which waits for its locks.
       const item = await settlingWhole.submit({ ...sent, settlement });

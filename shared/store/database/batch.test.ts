@@ -217,7 +217,7 @@ describe("batchers with the same turns", () => {
       const turns = { shared: new Turns(), lockOf: (item: string) => item[0] };
       const [first, last] = [
         createHarness({ turns }),
-        createHarness({ turns: { ...turns, givesWay: true } }),
+        createHarness({ turns: { ...turns, givesWay: () => true } }),
       ];
       const answers = [first.batcher.submit("p")];
       await turn();

@@ -36,8 +36,8 @@ export interface BatcherOptions<Item, Answer> {
   turns?: {
     shared: Turns<unknown>;
     lockOf(item: Item): unknown;
-    /** Its statements come after those of the others that wait for the same lock (turns.ts). */
-    givesWay?: boolean;
+    /** Whether its statements come after those of the others that wait for the same lock (turns.ts). */
+    givesWay?(lock: unknown): boolean;
   };
   /** Owners of items take turns, item by item. If it is left out, items go in the order in which they came. */
   ownerOf?(item: Item): unknown;
@@ -124,7 +124,10 @@ function createQueue<Item, Answer>({
   let drained: (() => void)[] = [];
   /** All that wait need locks that are taken. */
   let isBlocked = false;
-  const standing: Standing = { givesWay: turns?.givesWay ?? false, tryAgain: startBatches };
+  const standing: Standing<unknown> = {
+    givesWay: (lock) => turns?.givesWay?.(lock) ?? false,
+    tryAgain: startBatches,
+  };
 
   function startBatches(): void {
     clearTimeout(timer);

@@ -9,8 +9,8 @@ export const PASSED_MAX = 15;
 const KEPT_MS = 2 * STUCK_AFTER_MS;
 
 /** A batcher (batch.ts), as it stands with the others of its turns. */
-export interface Standing {
-  givesWay: boolean;
+export interface Standing<Lock> {
+  givesWay(lock: Lock): boolean;
   tryAgain(): void;
 }
 
@@ -35,10 +35,10 @@ interface Wait {
 export class Turns<Lock> {
   private readonly underWay = new Set<Statement<Lock>>();
   /** The batchers that wait, in the order in which they asked, with the locks that they wait for. */
-  private readonly waiting = new Map<Standing, Map<Lock, Wait>>();
+  private readonly waiting = new Map<Standing<Lock>, Map<Lock, Wait>>();
 
   /** When a statement of the batcher that needs this lock may begin, by performance.now(), if those under way do not end before. */
-  nextAt(batcher: Standing, lock: Lock): number {
+  nextAt(batcher: Standing<Lock>, lock: Lock): number {
     let nextAt = Number.NEGATIVE_INFINITY;
     for (const { begunAt, locks } of this.underWay)
       if (locks.has(lock)) nextAt = Math.max(nextAt, begunAt + STUCK_AFTER_MS);
@@ -50,7 +50,7 @@ export class Turns<Lock> {
   }
 
   /** The batcher waits for these locks, and for no others. It is asked to try again when a statement has ended. */
-  stand(batcher: Standing, locks: ReadonlySet<Lock>): void {
+  stand(batcher: Standing<Lock>, locks: ReadonlySet<Lock>): void {
     const before = this.waiting.get(batcher);
     const waits = new Map<Lock, Wait>();
     for (const lock of locks)
@@ -60,11 +60,11 @@ export class Turns<Lock> {
   }
 
   /** A statement of the batcher begins. Call what it returns when the statement has ended: then all that wait try again, and the batcher itself. */
-  begin(batcher: Standing, begunAt: number, locks: ReadonlySet<Lock>): () => void {
+  begin(batcher: Standing<Lock>, begunAt: number, locks: ReadonlySet<Lock>): () => void {
     const statement = { begunAt, locks };
     this.underWay.add(statement);
     for (const [other, waits] of this.waiting)
-      if (other !== batcher) for (const lock of locks) this.pass(other, waits.get(lock), begunAt);
+      if (other !== batcher) for (const lock of locks) pass(waits.get(lock), other.givesWay(lock), begunAt);
     // It asks anew for what it goes on waiting for.
     const left = this.waiting.get(batcher);
     if (this.waiting.delete(batcher) && left !== undefined) this.waiting.set(batcher, left);
@@ -72,16 +72,21 @@ export class Turns<Lock> {
       this.underWay.delete(statement);
       const inOrder = [...this.waiting.keys()].filter((other) => other !== batcher);
       inOrder.push(batcher);
-      for (const { tryAgain } of inOrder.filter(({ givesWay }) => !givesWay)) tryAgain();
-      for (const { tryAgain } of inOrder.filter(({ givesWay }) => givesWay)) tryAgain();
+      const isLast = (other: Standing<Lock>) =>
+        this.waiting
+          .get(other)
+          ?.keys()
+          .some((lock) => other.givesWay(lock)) === true;
+      const { true: last = [], false: first = [] } = Object.groupBy(inOrder, (other) => `${isLast(other)}`);
+      for (const { tryAgain } of [...first, ...last]) tryAgain();
     };
   }
+}
 
-  private pass({ givesWay }: Standing, wait: Wait | undefined, now: number): void {
-    if (wait === undefined) return;
-    wait.passed++;
-    if (wait.passed < (givesWay ? PASSED_MAX : 1)) return;
-    wait.passed = 0;
-    wait.keptUntil = now + KEPT_MS;
-  }
+function pass(wait: Wait | undefined, givesWay: boolean, now: number): void {
+  if (wait === undefined) return;
+  wait.passed++;
+  if (wait.passed < (givesWay ? PASSED_MAX : 1)) return;
+  wait.passed = 0;
+  wait.keptUntil = now + KEPT_MS;
 }
