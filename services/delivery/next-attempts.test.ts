@@ -7,7 +7,8 @@ import { createLog } from "../../shared/platform/log.ts";
 import { createMetrics } from "../../shared/platform/metrics/metrics.ts";
 import { NO_TRACES } from "../../shared/platform/traces/traces.ts";
 import { type Database, StoreUnavailable } from "../../shared/store/database/database.ts";
-import { settlementOf, startStore, type TestStore } from "../../shared/store/test-support.ts";
+import { STUCK_AFTER_MS } from "../../shared/store/database/turns.ts";
+import { inTime, settlementOf, startStore, type TestStore } from "../../shared/store/test-support.ts";
 import type { OwedItem } from "./attempt-kind.ts";
 import { createJobAttempts } from "./job-attempts.ts";
 import { openOutbound } from "./outbound.ts";
@@ -148,4 +149,41 @@ test("a claim that gets the started attempt before the answer of the settlement 
   const next = await settling;
   expect(next?.attempt.jobId).toBe(second);
   expect(next?.isLeft()).toBe(false);
+});
+
+test("a claim of a key waits for one settlement at most, unless very many are under way", async () => {
+  let held: Promise<void> | null = null;
+  const { jobs, asked } = await startJobs(async (name, run) => {
+    if (name === "settle_keyed") await held;
+    return run();
+  });
+  await inTime(STUCK_AFTER_MS, async (begin) => {
+    const projectNo = await store.addProject();
+    const keyed = (key: string) => store.addJobs(projectNo, 1, { flow: { key, concurrency: 1 } });
+    const [one = "", two = "", three = ""] = (await Promise.all(["a", "b", "c"].map(keyed))).flat();
+    const sent = await Promise.all(
+      [one, two].map(async (id) => {
+        const claimed = await jobs.claim(itemOf(projectNo, id));
+        if (claimed.kind !== "granted") throw new Error(`it is ${claimed.kind}`);
+        return sentOf(projectNo, id, claimed.attempt);
+      }),
+    );
+    asked();
+    const { promise, resolve } = Promise.withResolvers<void>();
+    held = promise;
+    begin();
+    const answers: Promise<unknown>[] = [];
+    for (const ask of [
+      () => jobs.settle(sent[0] as (typeof sent)[number], false),
+      () => jobs.claim(itemOf(projectNo, three)),
+      () => jobs.settle(sent[1] as (typeof sent)[number], false),
+    ]) {
+      answers.push(ask());
+      await Bun.sleep(1);
+    }
+    held = null;
+    resolve();
+    await Promise.all(answers);
+    expect(asked()).toEqual(["settle_keyed", "claim_keyed", "settle_keyed"]);
+  });
 });
