@@ -55,14 +55,37 @@ describe("what is ready", () => {
     expect(run()).toEqual([]);
   });
 
-  test("goes to another node, though that has less room, once 1,000 of its lane wait for the answers of the roomiest", () => {
-    const { shard, hear, run } = startDispatch();
-    const rows = Array.from({ length: 1_300 }, () => sweptOf(owedOf({ dueAt: NOW }), 1_000));
+  /** Owes so many attempts of a project now, more than commands may tell of. */
+  function sweep(shard: Shard, projectNo: number, count: number) {
+    const rows = Array.from({ length: count }, () => sweptOf(owedOf({ projectNo, dueAt: NOW }), 1_000));
     shard.swept(rows, [], { fromAt: Number.NEGATIVE_INFINITY, sweptAt: NOW }, NOW);
+  }
+
+  test("goes to another node, though that has less room, once as much of its lane is unanswered at the roomiest as is left there", () => {
+    const { shard, hear, run } = startDispatch();
+    sweep(shard, 1, 1_300);
     hear(8, 100);
     hear(9, 4_000);
     const sent = Map.groupBy(run(), ({ node }) => node);
-    expect([countOf(sent.get(9) ?? []), countOf(sent.get(8) ?? [])]).toEqual([1_000, 100]);
+    expect([countOf(sent.get(9) ?? []), countOf(sent.get(8) ?? [])]).toEqual([500, 100]);
+    expect(run()).toEqual([]);
+  });
+
+  test("waits in the worker while 1,000 are unanswered at a node, and lanes whose answers take long leave room for others", () => {
+    const { dispatcher, shard, owe, hear, run } = startDispatch();
+    hear(9, 4_000);
+    const slow = [1, 2, 3, 4].map((projectNo) => {
+      sweep(shard, projectNo, 1_200);
+      return countOf(run());
+    });
+    expect(slow).toEqual([500, 250, 125, 63]);
+    owe(5, 20);
+    const sent = run();
+    expect(sent.flatMap(({ items }) => items.map((item) => item.projectNo))).toEqual(Array(20).fill(5));
+    for (let project = 6; project <= 40; project++) owe(project, 20);
+    expect(countOf(run())).toBe(1_000 - 938 - 20);
+    dispatcher.answered(9, 20, 4_000);
+    expect(countOf(run())).toBe(20);
     expect(run()).toEqual([]);
   });
 
@@ -101,10 +124,10 @@ describe("what is ready", () => {
 
   test("goes out in messages of a bounded size", () => {
     const { owe, hear, run } = startDispatch();
-    for (let project = 1; project <= 20; project++) owe(project, 60);
+    for (let project = 1; project <= 20; project++) owe(project, 40);
     hear(9, 4_000);
     const messages = run();
-    expect(countOf(messages)).toBe(1_200);
+    expect(countOf(messages)).toBe(800);
     expect(Math.max(...messages.map(({ items }) => items.length))).toBeLessThanOrEqual(200);
   });
 

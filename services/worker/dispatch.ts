@@ -9,6 +9,11 @@ const NODE_SILENT_MS = 2_000;
 const TURN_ITEMS = 32;
 /** The most items of one message. They are about one claim statement. */
 const MESSAGE_ITEMS_MAX = 200;
+/**
+ * How many entries may wait for a node's answers. Answers take some milliseconds. Statements of a project that wait for each other take
+ * some tenths of a second. More entries would only wait in the node, where they take room from what other workers and gateways send.
+ */
+const UNANSWERED_MAX = 1_000;
 
 interface DeliveryNode {
   id: number;
@@ -99,15 +104,17 @@ export class Dispatcher {
       lane.standsInRow = false;
       // The lane may have been blocked or refused since it joined the row.
       if (!isActive(shard) || !lane.isSendable(now)) continue;
-      if (!lane.maySendTo(node.id)) {
+      if (leftFor(lane, node, items.length) <= 0) {
         flush();
-        const other = roomiest(nodes.filter(({ id }) => lane.maySendTo(id)));
+        node = roomiest(nodes.filter((each) => leftFor(lane, each) > 0));
         // The next answer to the lane brings it back.
-        if (other === undefined) continue;
-        node = other;
+        if (node === undefined) {
+          node = roomiest(nodes);
+          continue;
+        }
       }
-      const room = Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX) - items.length;
-      for (const entry of shard.take(lane, Math.min(TURN_ITEMS, room), node.id, now)) {
+      const count = Math.min(TURN_ITEMS, MESSAGE_ITEMS_MAX - items.length, leftFor(lane, node, items.length));
+      for (const entry of shard.take(lane, count, node.id, now)) {
         const { projectNo, flowClass, id, attempt, dueAt, isGated, keyHash } = entry;
         const waitedFor = lane.waitOf(entry);
         items.push({
@@ -117,17 +124,32 @@ export class Dispatcher {
         });
       }
       if (lane.isSendable(now)) this.enqueue(lane, shard);
-      if (items.length >= Math.min(node.room - node.unanswered, MESSAGE_ITEMS_MAX)) flush();
+      if (items.length >= Math.min(roomOf(node), MESSAGE_ITEMS_MAX)) flush();
     }
     flush();
   }
 }
 
+/** How many more entries the node may be sent. */
+function roomOf({ room, unanswered }: DeliveryNode): number {
+  return Math.min(room, UNANSWERED_MAX) - unanswered;
+}
+
+/**
+ * How many more entries of the lane the node may be sent, beside `aboutTo` that are about to be. A lane has no more unanswered entries
+ * at a node than others may still have: the rule of Choudhury and Hahne (1998), as for room in a node (delivery/concurrency.ts). So
+ * lanes whose answers take long leave room for others.
+ */
+function leftFor(lane: RememberedLane, node: DeliveryNode, aboutTo = 0): number {
+  const others = UNANSWERED_MAX - node.unanswered - aboutTo;
+  return Math.min(roomOf(node) - aboutTo, Math.ceil((others - lane.sentTo(node.id)) / 2));
+}
+
 function roomiest(nodes: readonly DeliveryNode[]): DeliveryNode | undefined {
   let best: DeliveryNode | undefined;
   for (const node of nodes) {
-    const room = node.room - node.unanswered;
-    if (room > 0 && (best === undefined || room > best.room - best.unanswered)) best = node;
+    const room = roomOf(node);
+    if (room > 0 && (best === undefined || room > roomOf(best))) best = node;
   }
   return best;
 }

@@ -93,9 +93,9 @@ export class RememberedLane {
     return this.readyCount > 0 && this.credits.areLeft && this.blockedUntilAt <= now;
   }
 
-  /** Whether not too many entries wait for the answers of the delivery node. */
-  maySendTo(nodeId: number): boolean {
-    return this.sent.leftFor(nodeId) > 0;
+  /** How many entries wait for the answers of the delivery node. */
+  sentTo(nodeId: number): number {
+    return this.sent.to(nodeId);
   }
 
   /** How many of the entries Postgres has due up to this instant. */
@@ -182,11 +182,10 @@ export class RememberedLane {
     if (owedAt(entry) <= this.refilledThroughAt) this.refillLeft--;
   }
 
-  /** Takes the next ready entries, as many as credits and the node's unanswered ones allow, and marks them as sent. */
+  /** Takes the next ready entries, as many as credits allow, and marks them as sent. */
   take(countMax: number, nodeId: number, now: number): Entry[] {
     const taken: Entry[] = [];
-    const most = Math.min(countMax, this.sent.leftFor(nodeId));
-    while (taken.length < most && this.credits.areLeft) {
+    while (taken.length < countMax && this.credits.areLeft) {
       const entry = this.ready.takeNext();
       if (entry === undefined) break;
       // The entry may have been forgotten, or replaced by a later attempt, while it stood in the row.

@@ -455,19 +455,6 @@ describe("an attempt that is queued at a delivery node", () => {
   });
 });
 
-test("no more than 1,000 entries of a lane wait for the answers of one delivery node", () => {
-  const { sweep, send, answer } = startShard(NOW);
-  sweep(
-    Array.from({ length: 1_500 }, (_, n) => owedOf({ dueAt: NOW - 2_000 + n })),
-    NOW,
-    1_000,
-  );
-  const sent = send(NOW);
-  expect([sent.length, send(NOW).length]).toEqual([1_000, 0]);
-  for (const entry of sent.slice(0, 10)) answer(entry, { kind: "granted" }, NOW);
-  expect(send(NOW)).toHaveLength(10);
-});
-
 describe("a region that is held for long", () => {
   test("costs no more memory as what was delayed comes due, and all of it is sent once it is resumed", () => {
     const { shard, send, answer, sweep } = startShard(NOW);
