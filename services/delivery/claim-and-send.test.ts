@@ -131,6 +131,59 @@ test("an attempt of which two workers tell and which is refused is refused to bo
   expect([claimCount, inFlight.size]).toEqual([1, 0]);
 });
 
+describe("more claims than any host could take", () => {
+  /** A node with as many claims under way as may be made blindly beside `inFlight` requests to one host, and ten more attempts. */
+  function startFullNode(inFlight: number) {
+    let [claimCount, locateCount] = [0, 0];
+    const claimed: ((answer: Claimed<never>) => void)[] = [];
+    const { claimAndSend, hosts } = startNode({
+      ...KIND,
+      async locate() {
+        locateCount++;
+        return null;
+      },
+      claim() {
+        claimCount++;
+        const { promise, resolve } = Promise.withResolvers<Claimed<never>>();
+        claimed.push(resolve);
+        return promise;
+      },
+    });
+    for (let count = 0; count < inFlight; count++) hosts.add(HOST);
+    const most = NODE_LIMITS.perHostMax - inFlight;
+    const answers = Array.from({ length: most + 10 }, (_, n) =>
+      claimAndSend("us-east", { ...ITEM, id: `job_${n}` }),
+    );
+    const counts = async () => {
+      await new Promise((resolve) => setImmediate(resolve));
+      await Bun.sleep(0);
+      return { claimCount, locateCount };
+    };
+    return { answers, claimed, counts, hosts, most };
+  }
+
+  test("wait for the end of others, in their order, and nothing is looked up", async () => {
+    const { answers, claimed, counts, most } = startFullNode(NODE_LIMITS.perHostMax / 2 - 1);
+    expect(await counts()).toEqual({ claimCount: most, locateCount: 0 });
+    for (const resolve of claimed.splice(0, 4)) resolve({ kind: "gone" });
+    expect(await counts()).toEqual({ claimCount: most + 4, locateCount: 0 });
+    expect(await answers[0]).toEqual({ kind: "gone" });
+    claimed.at(-1)?.({ kind: "early", waitMs: 7 });
+    expect(await answers[most + 3]).toEqual({ kind: "early", waitMs: 7 });
+    // Those that begin when others have ended are answered in turn.
+    for (let turn = 0; turn < 3; turn++) {
+      for (const resolve of claimed.splice(0)) resolve({ kind: "gone" });
+      await counts();
+    }
+    expect((await Promise.all(answers)).filter((answer) => answer?.kind === "gone")).toHaveLength(most + 9);
+  });
+
+  test("are looked up while a host has half of its requests in flight", async () => {
+    const { counts, most } = startFullNode(NODE_LIMITS.perHostMax / 2);
+    expect(await counts()).toMatchObject({ claimCount: most + 10, locateCount: 10 });
+  });
+});
+
 describe("an attempt that a settlement has started", () => {
   const NEXT = { ...ITEM, id: "job_next", region: "us-east", environment: "production" } as const;
   const nextOf = (isLeft: () => boolean) => ({ item: NEXT, attempt: {} as never, isLeft });

@@ -98,6 +98,7 @@ export function createClaimAndSend(
       }
       endClaim = keys.claims(item);
       let host: string | null = null;
+      while (keptAt === null && hosts.isBlindEndAwaited) await hosts.nextBlindEnd();
       if (keptAt !== null || !hosts.mayClaimBlindly()) {
         const url = await retries.untilAnswered(() => kind.locate(item));
         if (url !== null) {

@@ -76,8 +76,9 @@ export class InFlight {
 /**
  * The requests in flight to each host, and the claims that may become requests. The host of an attempt is known only
  * once the attempt is claimed, and then it has to be sent. A claim is made blindly, which costs nothing, while every
- * host could take all blind claims under way. Otherwise its host is looked up first and must have room for it and for
- * the blind ones. So the limits are exact, and no claimed attempt waits.
+ * host could take all blind claims under way. While many claims are under way and no host has many requests, a claim waits
+ * for the end of another one. Otherwise its host is looked up first and must have room for it and for the blind ones. So
+ * the limits are exact, and no claimed attempt waits.
  */
 export class RequestsPerHost {
   private readonly counts = new Map<string, number>();
@@ -109,7 +110,21 @@ export class RequestsPerHost {
   }
 
   mayClaimBlindly(): boolean {
-    return this.blindCount < Math.min(this.limits.perHostMax - this.fullestCount, this.leastRoom);
+    return this.blindCount < this.blindMax;
+  }
+
+  /**
+   * Whether a further claim cannot be made blindly for want of an end of those under way: every host has more than half of its places.
+   * Claims end within milliseconds, so it should wait for that (nextBlindEnd). To look up its host would cost a statement, and no host
+   * has room for it either.
+   */
+  get isBlindEndAwaited(): boolean {
+    return !this.mayClaimBlindly() && 2 * this.blindMax > this.limits.perHostMax;
+  }
+
+  /** How many claims may be under way blindly. */
+  private get blindMax(): number {
+    return Math.min(this.limits.perHostMax - this.fullestCount, this.leastRoom);
   }
 
   /**
