@@ -1,8 +1,8 @@
-import type { Environment, ProjectNo } from "../../shared/domain/scope.ts";
+import type { Environment, ProjectNo, Region } from "../../shared/domain/scope.ts";
 import type { Seal } from "../../shared/platform/seal/seal.ts";
 import { createBatcher } from "../../shared/store/database/batch.ts";
 import type { Database } from "../../shared/store/database/database.ts";
-import { listSigningSecrets } from "../../shared/store/resources/secrets.ts";
+import { listEnvironmentsInUse, listSigningSecrets } from "../../shared/store/resources/secrets.ts";
 
 /** A secret signs for so long after it was read. So a rotation, like every change of an operator, is in force on every node within 5 s. */
 export const CACHED_MS = 4_000;
@@ -13,6 +13,11 @@ export const REMEMBERED_MS = 30_000;
 const REMEMBERED_MAX = 20_000;
 /** The node does nothing else while it reads an answer. So one answer is about no more scopes than this. */
 const PER_STATEMENT_MAX = 200;
+/**
+ * The first refresh reads the secrets of so many environments before anybody asks for them. Otherwise a node that has just started
+ * would read them one by one while it delivers its first jobs.
+ */
+const READ_AHEAD_MAX = 4_000;
 
 interface Scope {
   projectNo: ProjectNo;
@@ -32,7 +37,7 @@ interface Remembered {
 export interface SigningSecrets {
   /** The signing secrets of an environment, the newest first. Scopes asked for together share a statement. */
   of(scope: Scope): Promise<string[]>;
-  /** Reads the remembered secrets again, and forgets those that nobody has asked for of late. */
+  /** Reads the remembered secrets again, and forgets those that nobody has asked for of late. The first one reads secrets ahead. */
   refresh(): Promise<void>;
   everyMs: number;
 }
@@ -40,11 +45,16 @@ export interface SigningSecrets {
 export function createSigningSecrets(
   db: Database,
   seal: Seal,
-  { cachedMs = CACHED_MS, steadyNow = () => performance.now() } = {},
+  {
+    regions = [],
+    cachedMs = CACHED_MS,
+    steadyNow = () => performance.now(),
+  }: { regions?: readonly Region[]; cachedMs?: number; steadyNow?: () => number } = {},
 ): SigningSecrets {
   const list = (scopes: Scope[]) => listSigningSecrets(db, scopes);
   const loading = createBatcher({ run: list, itemsMax: PER_STATEMENT_MAX });
   const remembered = new Map<string, Remembered>();
+  let readsAhead = regions.length > 0 && cachedMs > 0;
 
   function load(key: string, scope: Scope, now: number): Remembered {
     if (remembered.size >= REMEMBERED_MAX) remembered.clear();
@@ -74,16 +84,26 @@ export function createSigningSecrets(
     else remembered.delete(key);
   }
 
+  function of(scope: Scope): Promise<string[]> {
+    const key = `${scope.projectNo} ${scope.environment}`;
+    const now = steadyNow();
+    const known = remembered.get(key);
+    if (known === undefined || now >= known.readAt + cachedMs) return load(key, scope, now).secrets;
+    known.usedAt = now;
+    return known.secrets;
+  }
+
+  async function readAhead(): Promise<void> {
+    const scopes = await listEnvironmentsInUse(db, regions, READ_AHEAD_MAX);
+    readsAhead = false;
+    // Those who ask for a secret hear why it cannot be read.
+    await Promise.allSettled(scopes.map(of));
+  }
+
   return {
-    of(scope) {
-      const key = `${scope.projectNo} ${scope.environment}`;
-      const now = steadyNow();
-      const known = remembered.get(key);
-      if (known === undefined || now >= known.readAt + cachedMs) return load(key, scope, now).secrets;
-      known.usedAt = now;
-      return known.secrets;
-    },
+    of,
     async refresh() {
+      if (readsAhead) return readAhead();
       const now = steadyNow();
       for (const [key, known] of remembered) if (now >= known.usedAt + REMEMBERED_MS) remembered.delete(key);
       const entries = [...remembered];

@@ -81,7 +81,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   const common = { nodeId, ids, retries };
   const way = { outbound, clock, shutdown: shutdown.signal };
   // Under a test clock a secret may expire with the next leap.
-  const secrets = createSigningSecrets(db, seal, clock.real && { cachedMs: 0 });
+  const secrets = createSigningSecrets(db, seal, { regions, ...(clock.real && { cachedMs: 0 }) });
   const claimAndSend: ClaimAndSend = createClaimAndSend(cell, {
     jobs: createJobAttempts(cell, {
       ...common,

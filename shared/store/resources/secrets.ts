@@ -1,7 +1,7 @@
 import { idToUuid } from "../../domain/ids.ts";
-import type { Environment, ProjectNo, Scope } from "../../domain/scope.ts";
+import type { Environment, ProjectNo, Region, Scope } from "../../domain/scope.ts";
 import { OLD_SECRET_HOURS } from "../../domain/webhook.ts";
-import { environmentCode } from "../database/codes.ts";
+import { environmentCode, environmentOf, regionCode } from "../database/codes.ts";
 import { column, type Database, epochMs } from "../database/database.ts";
 import { type KeyCause, type OperatorCause, recordChange } from "./audit.ts";
 import { type KeyToTake, keepAnswer } from "./idempotency.ts";
@@ -30,6 +30,23 @@ SELECT i.n::int AS n, s.sealed
   JOIN signing_secrets s ON s.project_no = i.project_no AND s.environment = i.environment
  WHERE s.expires_at IS NULL OR s.expires_at > now()
  ORDER BY i.n, s.expires_at DESC NULLS FIRST`;
+
+/** Environments that have had jobs in these regions, at most `max` of all. Which ones is left open. */
+export async function listEnvironmentsInUse(
+  db: Database,
+  regions: readonly Region[],
+  max: number,
+): Promise<{ projectNo: ProjectNo; environment: Environment }[]> {
+  const rows = await db.run<{ no: number; environment: number }>("list_environments_in_use", IN_USE, [
+    column(regions.map(regionCode)),
+    max,
+  ]);
+  return rows.map(({ no, environment }) => ({ projectNo: no, environment: environmentOf(environment) }));
+}
+
+const IN_USE = `
+SELECT DISTINCT l.project_no AS no, l.environment
+  FROM (SELECT project_no, environment FROM lanes WHERE region = ANY ($1::smallint[]) LIMIT $2) l`;
 
 /** The secret that signs, and when the secret before it ends: milliseconds since 1970, null if no other one signs. */
 export interface SigningSecret {

@@ -46,6 +46,7 @@ export const STATEMENTS: Readonly<Record<string, Statement>> = {
   ask_time: askTime,
   look_at_cell: lookAtCell,
   list_signing_secrets: listSigningSecrets,
+  list_environments_in_use: sweeps.listEnvironmentsInUse,
   list_left_hosts: nothing,
   forget_idle_left_hosts: nothing,
 

@@ -57,7 +57,7 @@ import {
   deleteSchedule,
   findSchedule,
 } from "../../../../shared/store/resources/schedules.ts";
-import { listSigningSecrets } from "../../../../shared/store/resources/secrets.ts";
+import { listEnvironmentsInUse, listSigningSecrets } from "../../../../shared/store/resources/secrets.ts";
 import { openHost, openLeftHosts, parkHost } from "../../../../shared/store/resources/target-hosts.ts";
 import type { Random } from "../random.ts";
 import { targetUrl } from "../targets.ts";
@@ -349,6 +349,7 @@ export class ModelSteps {
       (db) => nodes.listNodes(db),
       (db) => nodes.findLivingNode(db, "worker", "node-1"),
       (db) => listMiscountedFlows(db),
+      (db) => listEnvironmentsInUse(db, ["us-east", "eu-central"], 100).then(inAnyOrder),
       (db) => listSigningSecrets(db, [{ projectNo: 1, environment: "production" }]),
       (db) => listHostLimits(db).then((limits) => limits.map(({ host, requests }) => ({ host, requests }))),
       (db) => listHeldRegions(db).then((held) => held.map(({ region }) => region)),

@@ -107,6 +107,14 @@ export const listShardsInUse: Statement = (tables, _time, values) => {
   return [...found.values()];
 };
 
+export const listEnvironmentsInUse: Statement = (tables, _time, values) => {
+  const regions = numbers(values[0]);
+  const found = new Map<string, object>();
+  for (const { region, project_no, environment } of tables.lanes.values())
+    if (regions.includes(region)) found.set(`${project_no}/${environment}`, { no: project_no, environment });
+  return [...found.values()];
+};
+
 function readPlaces(values: readonly unknown[]) {
   const [projects, environments, regions] = [numbers(values[0]), numbers(values[1]), numbers(values[2])];
   return texts(values[3]).map((id, index) => ({
