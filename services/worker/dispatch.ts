@@ -69,6 +69,9 @@ export class Dispatcher {
 
   /** Sends what is ready to nodes that have room. `isActive` is false for shards whose lease may be over. */
   run(now: number, isActive: (shard: Shard) => boolean): void {
+    // Regions take turns in coming first. Otherwise the first one would take all room of nodes that serve several.
+    const [first] = this.rows;
+    if (first !== undefined && this.rows.delete(first[0])) this.rows.set(...first);
     for (const [region, row] of this.rows) {
       const nodes = [...this.nodes.values()].filter(
         (node) => node.heardAt > now - NODE_SILENT_MS && node.regions.includes(region),
@@ -136,20 +139,23 @@ function roomOf({ room, unanswered }: DeliveryNode): number {
 }
 
 /**
- * How many more entries of the lane the node may be sent, beside `aboutTo` that are about to be. A lane has no more unanswered entries
- * at a node than others may still have: the rule of Choudhury and Hahne (1998), as for room in a node (delivery/concurrency.ts). So
- * lanes whose answers take long leave room for others.
+ * How many more entries of the lane the node may be sent, beside `aboutTo` that are about to be. A lane that has some unanswered there
+ * is sent no more than leaves others as many as it has: the rule of Choudhury and Hahne (1998), as for room in a node
+ * (delivery/concurrency.ts). So lanes whose answers take long leave room for others. A lane that has none is sent one at least.
  */
 function leftFor(lane: RememberedLane, node: DeliveryNode, aboutTo = 0): number {
-  const others = UNANSWERED_MAX - node.unanswered - aboutTo;
-  return Math.min(roomOf(node) - aboutTo, Math.ceil((others - lane.sentTo(node.id)) / 2));
+  const unanswered = lane.sentTo(node.id);
+  const left = UNANSWERED_MAX - node.unanswered - aboutTo;
+  const share = Math.max(Math.floor((left - unanswered) / 2), unanswered === 0 ? 1 : 0);
+  return Math.min(roomOf(node) - aboutTo, share);
 }
 
+/** Of the nodes that may be sent more, the one with the most room, whether that may be filled now or not. */
 function roomiest(nodes: readonly DeliveryNode[]): DeliveryNode | undefined {
   let best: DeliveryNode | undefined;
   for (const node of nodes) {
-    const room = roomOf(node);
-    if (room > 0 && (best === undefined || room > roomOf(best))) best = node;
+    const room = node.room - node.unanswered;
+    if (roomOf(node) > 0 && (best === undefined || room > best.room - best.unanswered)) best = node;
   }
   return best;
 }
