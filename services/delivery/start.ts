@@ -109,17 +109,25 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
 
   const releases: Releases = createReleases(cell, { regions, hosts, room, claimAndSend, retries });
 
-  async function handle({ workerNodeId, region, items }: Due): Promise<void> {
-    const answers: AnsweredItem[] = [];
-    await Promise.all(
-      items.map(async (item) => {
+  /** The answers to each worker about each region that this turn of the event loop has brought. They go together. */
+  let answers = new Map<string, { workerNodeId: number; region: Region; items: AnsweredItem[] }>();
+  function handle({ workerNodeId, region, items }: Due): void {
+    for (const item of items) {
+      void claimAndSend(region, item).then((answer) => {
+        if (answer === null) return;
+        if (answers.size === 0) setImmediate(sendAnswers);
         const { projectNo, shard, id, attempt } = item;
-        const answer = await claimAndSend(region, item);
-        if (answer !== null) answers.push({ projectNo, shard, id, attempt, answer });
-      }),
-    );
-    const answer = { deliveryNodeId: nodeId, region, room: roomOffered(), items: answers };
-    if (answers.length > 0) bus.sendAnswers(workerNodeId, answer);
+        const key = `${workerNodeId} ${region}`;
+        const known = answers.get(key) ?? { workerNodeId, region, items: [] };
+        known.items.push({ projectNo, shard, id, attempt, answer });
+        answers.set(key, known);
+      });
+    }
+  }
+  function sendAnswers(): void {
+    for (const { workerNodeId, region, items } of answers.values())
+      bus.sendAnswers(workerNodeId, { deliveryNodeId: nodeId, region, room: roomOffered(), items });
+    answers = new Map();
   }
 
   let left: Placed<OwedAttempt>[] = [];
@@ -164,7 +172,7 @@ export async function startDelivery(cell: Cell, options: DeliveryOptions): Promi
   const subscriptions = [
     bus.onDue(nodeId, (due) => {
       if (due.workerNodeId === NO_WORKER) handleCreated(due);
-      else void handle(due);
+      else handle(due);
     }),
     bus.onBeat("worker", (heard) => silentBus.heardWorker(heard.regions)),
   ];
