@@ -15,7 +15,7 @@ const REMEMBERED_MAX = 20_000;
 const PER_STATEMENT_MAX = 200;
 /**
  * The first refresh reads the secrets of so many environments before anybody asks for them. Otherwise a node that has just started
- * would read them one by one while it delivers its first jobs.
+ * would read them by many small statements while it delivers its first jobs.
  */
 const READ_AHEAD_MAX = 4_000;
 
@@ -33,6 +33,8 @@ interface Remembered {
   sealed: Buffer[];
   secrets: Promise<string[]>;
 }
+
+const keyOf = ({ projectNo, environment }: Scope) => `${projectNo} ${environment}`;
 
 export interface SigningSecrets {
   /** The signing secrets of an environment, the newest first. Scopes asked for together share a statement. */
@@ -56,26 +58,27 @@ export function createSigningSecrets(
   const remembered = new Map<string, Remembered>();
   let readsAhead = regions.length > 0 && cachedMs > 0;
 
-  function load(key: string, scope: Scope, now: number): Remembered {
+  /** Remembers the secrets of a scope that a statement reads. It was asked for at `readAt`. */
+  function remember(scope: Scope, readAt: number, reading: Promise<Buffer[]>): Remembered {
     if (remembered.size >= REMEMBERED_MAX) remembered.clear();
-    const loaded: Remembered = {
-      ...{ scope, readAt: now, usedAt: now, sealed: [] },
-      secrets: loading.submit(scope).then((sealed) => {
-        loaded.sealed = sealed;
+    const key = keyOf(scope);
+    const known: Remembered = {
+      ...{ scope, readAt, usedAt: readAt, sealed: [] },
+      secrets: reading.then((sealed) => {
+        known.sealed = sealed;
         return sealed.map((bytes) => seal.open(bytes));
       }),
     };
-    remembered.set(key, loaded);
-    loaded.secrets.catch(() => forget(key, loaded));
-    return loaded;
-  }
-
-  function forget(key: string, known: Remembered): void {
-    if (remembered.get(key) === known) remembered.delete(key);
+    remembered.set(key, known);
+    known.secrets.catch(() => {
+      if (remembered.get(key) === known) remembered.delete(key);
+    });
+    return known;
   }
 
   /** An entry that has been loaded anew meanwhile is left as it is. */
-  function renew(key: string, known: Remembered, sealed: Buffer[], readAt: number): void {
+  function renew(known: Remembered, sealed: Buffer[], readAt: number): void {
+    const key = keyOf(known.scope);
     if (remembered.get(key) !== known) return;
     const isSame =
       sealed.length === known.sealed.length && sealed.every((bytes, at) => known.sealed[at]?.equals(bytes));
@@ -84,35 +87,48 @@ export function createSigningSecrets(
     else remembered.delete(key);
   }
 
-  function of(scope: Scope): Promise<string[]> {
-    const key = `${scope.projectNo} ${scope.environment}`;
-    const now = steadyNow();
-    const known = remembered.get(key);
-    if (known === undefined || now >= known.readAt + cachedMs) return load(key, scope, now).secrets;
-    known.usedAt = now;
-    return known.secrets;
+  /** Reads the secrets of many scopes, and tells of each when its statement was asked for. */
+  async function readMany(
+    scopes: readonly Scope[],
+    tell: (index: number, sealed: Buffer[], askedAt: number) => void,
+  ): Promise<void> {
+    for (let from = 0; from < scopes.length; from += PER_STATEMENT_MAX) {
+      const askedAt = steadyNow();
+      const answers = await list(scopes.slice(from, from + PER_STATEMENT_MAX));
+      for (const [index, sealed] of answers.entries()) tell(from + index, sealed, askedAt);
+    }
   }
 
   async function readAhead(): Promise<void> {
     const scopes = await listEnvironmentsInUse(db, regions, READ_AHEAD_MAX);
     readsAhead = false;
-    // Those who ask for a secret hear why it cannot be read.
-    await Promise.allSettled(scopes.map(of));
+    await readMany(scopes, (index, sealed, askedAt) => {
+      const scope = scopes[index];
+      if (scope !== undefined) remember(scope, askedAt, Promise.resolve(sealed));
+    });
   }
 
   return {
-    of,
+    of(scope) {
+      const now = steadyNow();
+      const known = remembered.get(keyOf(scope));
+      if (known === undefined || now >= known.readAt + cachedMs)
+        return remember(scope, now, loading.submit(scope)).secrets;
+      known.usedAt = now;
+      return known.secrets;
+    },
     async refresh() {
       if (readsAhead) return readAhead();
       const now = steadyNow();
       for (const [key, known] of remembered) if (now >= known.usedAt + REMEMBERED_MS) remembered.delete(key);
-      const entries = [...remembered];
-      for (let at = 0; at < entries.length; at += PER_STATEMENT_MAX) {
-        const some = entries.slice(at, at + PER_STATEMENT_MAX);
-        const askedAt = steadyNow();
-        const answers = await list(some.map(([, { scope }]) => scope));
-        for (const [index, [key, known]] of some.entries()) renew(key, known, answers[index] ?? [], askedAt);
-      }
+      const entries = [...remembered.values()];
+      await readMany(
+        entries.map(({ scope }) => scope),
+        (index, sealed, askedAt) => {
+          const known = entries[index];
+          if (known !== undefined) renew(known, sealed, askedAt);
+        },
+      );
     },
     everyMs: REFRESHED_EVERY_MS,
   };
