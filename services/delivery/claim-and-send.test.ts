@@ -151,36 +151,53 @@ describe("more claims than any host could take", () => {
     });
     for (let count = 0; count < inFlight; count++) hosts.add(HOST);
     const most = NODE_LIMITS.perHostMax - inFlight;
-    const answers = Array.from({ length: most + 10 }, (_, n) =>
-      claimAndSend("us-east", { ...ITEM, id: `job_${n}` }),
-    );
+    const claim = (n: number) => claimAndSend("us-east", { ...ITEM, id: `job_${n}` });
+    const answers = Array.from({ length: most + 10 }, (_, n) => claim(n));
     const counts = async () => {
       await new Promise((resolve) => setImmediate(resolve));
       await Bun.sleep(0);
       return { claimCount, locateCount };
     };
-    return { answers, claimed, counts, hosts, most };
+    return { answers, claim, claimed, counts, hosts, most };
   }
 
   test("wait for the end of others, in their order, and nothing is looked up", async () => {
-    const { answers, claimed, counts, most } = startFullNode(NODE_LIMITS.perHostMax / 2 - 1);
+    const { answers, claim, claimed, counts, most } = startFullNode(NODE_LIMITS.perHostMax / 4);
     expect(await counts()).toEqual({ claimCount: most, locateCount: 0 });
     for (const resolve of claimed.splice(0, 4)) resolve({ kind: "gone" });
+    await answers[3];
+    // This one comes before those that wait have been told.
+    answers.push(claim(most + 10));
     expect(await counts()).toEqual({ claimCount: most + 4, locateCount: 0 });
-    expect(await answers[0]).toEqual({ kind: "gone" });
     claimed.at(-1)?.({ kind: "early", waitMs: 7 });
     expect(await answers[most + 3]).toEqual({ kind: "early", waitMs: 7 });
-    // Those that begin when others have ended are answered in turn.
     for (let turn = 0; turn < 3; turn++) {
       for (const resolve of claimed.splice(0)) resolve({ kind: "gone" });
       await counts();
     }
-    expect((await Promise.all(answers)).filter((answer) => answer?.kind === "gone")).toHaveLength(most + 9);
+    expect((await Promise.all(answers)).filter((answer) => answer?.kind === "gone")).toHaveLength(most + 10);
+    expect(await counts()).toEqual({ claimCount: most + 11, locateCount: 0 });
   });
 
-  test("are looked up while a host has half of its requests in flight", async () => {
-    const { counts, most } = startFullNode(NODE_LIMITS.perHostMax / 2);
-    expect(await counts()).toMatchObject({ claimCount: most + 10, locateCount: 10 });
+  test("are looked up once no others might end", async () => {
+    const { claimed, counts, hosts, most } = startFullNode(NODE_LIMITS.perHostMax / 2 - 2);
+    // More requests keep the node from blind claims, whichever claims end.
+    for (let count = 0; count < 100; count++) hosts.add(HOST);
+    for (const resolve of claimed.splice(0, 3)) resolve({ kind: "gone" });
+    expect(await counts()).toEqual({ claimCount: most + 10, locateCount: 10 });
+  });
+
+  test("are looked up while a host has half of its requests in flight, and while settlements have the places", async () => {
+    const busy = startFullNode(NODE_LIMITS.perHostMax / 2);
+    expect(await busy.counts()).toMatchObject({ locateCount: 10 });
+    const settling = startFullNode(NODE_LIMITS.perHostMax);
+    for (let count = 0; count < NODE_LIMITS.perHostMax; count++) {
+      settling.hosts.addSettlement();
+      settling.hosts.delete(HOST);
+    }
+    await settling.counts();
+    void settling.claim(99);
+    expect(await settling.counts()).toMatchObject({ locateCount: 11 });
   });
 });
 

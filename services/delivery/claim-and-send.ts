@@ -98,7 +98,8 @@ export function createClaimAndSend(
       }
       endClaim = keys.claims(item);
       let host: string | null = null;
-      while (keptAt === null && hosts.isBlindEndAwaited) await hosts.nextBlindEnd();
+      const turn = keptAt === null ? hosts.turnOfClaim() : null;
+      if (turn !== null) await turn;
       if (keptAt !== null || !hosts.mayClaimBlindly()) {
         const url = await retries.untilAnswered(() => kind.locate(item));
         if (url !== null) {
@@ -219,7 +220,7 @@ export function createClaimAndSend(
     // While the node is nearly full or drains, others have the place. The next attempt's host is not known before, as for a blind claim.
     const isRoom = room() > 0 && !inFlight.isShared && hosts.mayTakeBlindly();
     const takesNext = isRoom && kind.mayTakeNext(sent);
-    if (takesNext) hosts.add(null);
+    if (takesNext) hosts.addSettlement();
     let next: Next<Granted> | null;
     let host: string | null = null;
     try {
@@ -228,7 +229,7 @@ export function createClaimAndSend(
       if (url !== null) host = hostOfTarget(url);
       if (host !== null) hosts.add(host);
     } finally {
-      if (takesNext) hosts.delete(null);
+      if (takesNext) hosts.deleteSettlement();
     }
     if (next === null) return null;
     const { item, attempt, isLeft } = next;

@@ -76,9 +76,9 @@ export class InFlight {
 /**
  * The requests in flight to each host, and the claims that may become requests. The host of an attempt is known only
  * once the attempt is claimed, and then it has to be sent. A claim is made blindly, which costs nothing, while every
- * host could take all blind claims under way. While many claims are under way and no host has many requests, a claim waits
- * for the end of another one. Otherwise its host is looked up first and must have room for it and for the blind ones. So
- * the limits are exact, and no claimed attempt waits.
+ * host could take all blind claims under way. Otherwise its host is looked up first and must have room for it and for
+ * the blind ones. So the limits are exact, and no claimed attempt waits. While claims alone keep a further one from being
+ * made blindly, it waits for the end of one instead.
  */
 export class RequestsPerHost {
   private readonly counts = new Map<string, number>();
@@ -89,11 +89,16 @@ export class RequestsPerHost {
   private readonly hostsWith: number[] = [];
   private fullestCount = 0;
   private blindCount = 0;
+  /** How many of these are settlements that may start another attempt. They last longer than a claim. */
+  private settlingCount = 0;
   /** The limits that operators have lowered. They are few, so all are walked whenever one of them may have changed. */
   private lowered = new Map<string, number>();
   /** The least room at any host with a lowered limit. */
   private leastRoom = Number.POSITIVE_INFINITY;
   private blindEnd: PromiseWithResolvers<void> | null = null;
+  /** The claims that wait for the end of others, in their order. */
+  private readonly waiting: (() => void)[] = [];
+  private isWaking = false;
 
   constructor(private readonly limits: NodeLimits) {}
 
@@ -114,12 +119,28 @@ export class RequestsPerHost {
   }
 
   /**
-   * Whether a further claim cannot be made blindly for want of an end of those under way: every host has more than half of its places.
-   * Claims end within milliseconds, so it should wait for that (nextBlindEnd). To look up its host would cost a statement, and no host
-   * has room for it either.
+   * Resolves when a claim should be made blindly or its host be looked up; null if that is now. Until then so many claims are under
+   * way that the next ends leave room for it. To look up its host would only cost a statement more.
    */
-  get isBlindEndAwaited(): boolean {
-    return !this.mayClaimBlindly() && 2 * this.blindMax > this.limits.perHostMax;
+  turnOfClaim(): Promise<void> | null {
+    return this.waiting.length > 0 || this.isCrowded ? this.waitForTurn() : null;
+  }
+
+  private async waitForTurn(): Promise<void> {
+    do {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      this.waiting.push(resolve);
+      await promise;
+    } while (this.isCrowded);
+  }
+
+  /** Whether a further claim cannot be made blindly, and more than half of a host's places would be taken by claims alone. */
+  private get isCrowded(): boolean {
+    return !this.mayClaimBlindly() && this.hasManyClaims;
+  }
+
+  private get hasManyClaims(): boolean {
+    return 2 * (this.blindCount - this.settlingCount) > this.limits.perHostMax;
   }
 
   /** How many claims may be under way blindly. */
@@ -162,11 +183,31 @@ export class RequestsPerHost {
     else this.move(host, -1);
   }
 
+  /** A settlement that may start another attempt counts as a blind claim. */
+  addSettlement(): void {
+    this.settlingCount++;
+    this.add(null);
+  }
+
+  deleteSettlement(): void {
+    this.settlingCount--;
+    this.delete(null);
+  }
+
   private endBlindClaim(): void {
     this.blindCount--;
-    if (this.blindEnd === null) return;
-    setImmediate(this.blindEnd.resolve);
-    this.blindEnd = null;
+    if (this.blindEnd !== null) {
+      setImmediate(this.blindEnd.resolve);
+      this.blindEnd = null;
+    }
+    if (this.waiting.length === 0 || this.isWaking) return;
+    this.isWaking = true;
+    setImmediate(() => {
+      this.isWaking = false;
+      // Once there are few claims, no others might end, so none waits any longer.
+      const count = this.hasManyClaims ? Math.max(0, this.blindMax - this.blindCount) : this.waiting.length;
+      for (const wake of this.waiting.splice(0, count)) wake();
+    });
   }
 
   private findLeastRoom(): void {
