@@ -126,3 +126,23 @@ test("a job in a region that an operator holds is told to its shard, and sent on
   expect((await untilEnded(cell, project, id)).status).toBe("succeeded");
   await target.stop();
 });
+
+test("what a node answers a worker does not wait for the other items of the message", async () => {
+  const target = startTarget();
+  const [project, locked] = [await cell.addProject(), await cell.addProject()];
+  const [id, slowId] = [await addDueJob(project, target), await addDueJob(locked, target)];
+  const answered: string[] = [];
+  cell.bus.onAnswers(WORKER, ({ items }) => void answered.push(...items.map((item) => item.id)));
+  const items = [
+    { ...owedOf(project, id), shard: shardIn(project) },
+    // Jobs with a flow key are claimed by statements of their own.
+    { ...owedOf(locked, slowId), shard: shardIn(locked), isGated: true as const },
+  ];
+  await cell.db.transact(async (tx) => {
+    await tx.run("lock_flow", "SELECT FROM flows WHERE project_no = $1 FOR NO KEY UPDATE", [locked.no]);
+    cell.bus.sendDue(nodeId, { workerNodeId: WORKER, region: "us-east", items });
+    await until(() => answered.length === 1);
+  });
+  await until(() => answered.length === 2);
+  expect(answered).toEqual([id, slowId]);
+});
