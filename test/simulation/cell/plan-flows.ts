@@ -108,13 +108,14 @@ function planQueue(
       { length },
       (): WantedJob => ({ ...jobOf(random, flow, projects), delayMs: 0, habit: "good" }),
     );
-  const what = { names: "settle_keyed", chance: 0.3, fates: FATES };
-  const faults: Fault[] = [{ kind: "statements", at, forMs: 2_000, node: null, what }];
+  const fates = random.chance(0.5) ? FATES : (["answer lost"] as const);
+  const what = { names: "settle_keyed", chance: 0.3, fates };
+  const faults: Fault[] = [{ kind: "statements", at, forMs: 5_000, node: null, what }];
   const isUntold = random.chance(0.7);
   return [
     { kind: "create", at, jobs: wave(8 + random.below(8)), isUntold },
     { kind: "create", at: at + 500 + random.below(1_000), jobs: wave(4 + random.below(20)), isUntold },
-    ...faults.filter(() => random.chance(0.5)),
+    ...faults.filter(() => random.chance(0.8)),
   ];
 }
 
