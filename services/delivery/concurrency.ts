@@ -119,8 +119,8 @@ export class RequestsPerHost {
   }
 
   /**
-   * Resolves when a claim should be made blindly or its host be looked up; null if that is now. Until then so many claims are under
-   * way that the next ends leave room for it. To look up its host would only cost a statement more.
+   * Resolves when a claim may be made blindly, or its host should be looked up; null if that is so now. It waits while so many claims
+   * are under way that their ends will leave room for it. A look at its host would only cost a statement more.
    */
   turnOfClaim(): Promise<void> | null {
     return this.waiting.length > 0 || this.isCrowded ? this.waitForTurn() : null;
@@ -204,7 +204,7 @@ export class RequestsPerHost {
     this.isWaking = true;
     setImmediate(() => {
       this.isWaking = false;
-      // Once there are few claims, no others might end, so none waits any longer.
+      // While many claims are under way, their ends wake the others. Few might end before all are woken, so then none waits on.
       const count = this.hasManyClaims ? Math.max(0, this.blindMax - this.blindCount) : this.waiting.length;
       for (const wake of this.waiting.splice(0, count)) wake();
     });

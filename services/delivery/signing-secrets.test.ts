@@ -11,8 +11,8 @@ const OTHER = { projectNo: 2, environment: "development" } as const;
 const seal = createSeal(randomBytes(32));
 
 /**
- * A node whose database has one secret for each scope, and counts the statements and the scopes that they read. If it has a region, so
- * many projects have had jobs there.
+ * A node whose database has one secret for each scope, and counts the statements and the scopes that they read. With
+ * `projectsInUse` the node has a region, in which so many projects have had jobs.
  */
 function startNode(options: { projectsInUse?: number; cachedMs?: number } = {}) {
   const answering = { statements: 0, scopes: 0, sealed: seal.seal("secret 1"), fails: false };
